@@ -62,7 +62,7 @@ class Agent:
         codec = FrameCodec(self._key, nonce, b"driver")
         try:
             while not isinstance(
-                heard := decode(await read_frame(reader, codec), messages.DRIVER_TO_AGENT),
+                heard := decode(*await read_frame(reader, codec), messages.DRIVER_TO_AGENT),
                 messages.Stop,
             ):
                 if isinstance(heard, messages.Assigned):
@@ -112,10 +112,10 @@ class Agent:
             is_communication_error=not is_victim,
             output_tail=("some output",) * 20,
         )
-        self._send(messages.Acknowledged(1, messages.Failed(outcome)))
+        self._send(messages.Failed(outcome, number=1))
 
     def _send(self, message: Message) -> None:
-        self._writer.write(self._codec.seal(encode(message)))
+        self._writer.write(self._codec.seal(*encode(message)))
 
 
 def _hear(death: asyncio.Event) -> None:

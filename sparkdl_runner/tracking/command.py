@@ -16,13 +16,12 @@ from sparkdl_runner.base.shown_text import line, lines
 from sparkdl_runner.errors import ConfigError, LaunchError
 from sparkdl_runner.tracking.report.run_folder import RunFolder
 from sparkdl_runner.tracking.run import left_run, undelivered
-from sparkdl_runner.tracking.run.delivery import Delivery
+from sparkdl_runner.tracking.run.delivery import Delivery, TrackingServer
 from sparkdl_runner.tracking.run.left_run import LeftRun
 from sparkdl_runner.tracking.run.opening.lease import Holder, Lease
 from sparkdl_runner.tracking.run.opening.opened import Opened
 from sparkdl_runner.tracking.run.opening.store import connect
 from sparkdl_runner.tracking.run.run_end import RunEnd
-from sparkdl_runner.tracking.run.server import TrackingServer
 from sparkdl_runner.tracking.run.server_calls import ServerCalls
 from sparkdl_runner.tracking.run.spool import SPOOLS, Spool
 from sparkdl_runner.tracking.settings import Tracking

@@ -59,12 +59,12 @@ class BatchQueue:
     end_epoch: int | None
     """The first epoch that is not read; None for no end."""
     stopping: threading.Event
-    """Set to end the thread, and what it waits for. One feed after the other has it."""
+    """Set to end the thread, and what it waits for. One queue after the other has it."""
 
     def __post_init__(self) -> None:
         # One chunk waits for the caller while the next one is made; the budget allows no more.
         self._queue: queue.Queue[_Delivery | BaseException | None] = queue.Queue(1)
-        self._thread = threading.Thread(target=self._run, name="sparkdl-feed", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="sparkdl-batch-queue", daemon=True)
 
     def batches(self) -> Iterator[tuple[int, int, Batch]]:
         """Yields epoch, step and batch."""
@@ -89,7 +89,7 @@ class BatchQueue:
 
     def stop(self) -> None:
         """Ends the thread; its reads are over when this returns."""
-        if self._thread.is_alive():  # A later feed may have begun.
+        if self._thread.is_alive():  # A later queue may have begun.
             self.stopping.set()
         while self._thread.is_alive():
             try:  # make room, in case the thread waits to put something

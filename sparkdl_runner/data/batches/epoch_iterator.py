@@ -23,7 +23,7 @@ class EpochIterator:
         """After the batch that was handed out last."""
         self._is_resumed = False
         self._closed = False
-        self._feed: BatchQueue | None = None
+        self._queue: BatchQueue | None = None
         # Weak, so that leaving a for loop ends the iteration.
         self._active: weakref.ref[BatchIterator] | None = None
 
@@ -46,14 +46,14 @@ class EpochIterator:
         self._is_resumed = True
 
     def iterate(
-        self, open_feed: Callable[[Position, int | None], BatchQueue], steps: int
+        self, open_queue: Callable[[Position, int | None], BatchQueue], steps: int
     ) -> BatchIterator:
         """Returns an iterator over the next pass, or the rest of one that was resumed.
 
         It replaces the iterator before.
 
         Args:
-            open_feed: Makes batches from a position on, up to, not including, an epoch.
+            open_queue: Makes batches from a position on, up to, not including, an epoch.
             steps: Of one epoch.
 
         Raises:
@@ -64,20 +64,20 @@ class EpochIterator:
         self._end(REPLACED)  # Both would use the same memory.
         if not self._is_resumed:
             self._begin(self.position.epoch + (self.position.step > 0))
-        iterator = BatchIterator(self._run(open_feed, steps))
+        iterator = BatchIterator(self._run(open_queue, steps))
         self._active = weakref.ref(iterator)
         return iterator
 
     def _run(
-        self, open_feed: Callable[[Position, int | None], BatchQueue], steps: int
+        self, open_queue: Callable[[Position, int | None], BatchQueue], steps: int
     ) -> Generator[Batch, None, None]:
         end_epoch = None
         if self.num_epochs is not None:
             end_epoch = self.position.first_epoch + self.num_epochs
-        feed = self._feed = open_feed(self.position, end_epoch)
+        queue = self._queue = open_queue(self.position, end_epoch)
         try:
             first = self.position.first_epoch
-            for epoch, step, batch in feed.batches():
+            for epoch, step, batch in queue.batches():
                 self._is_resumed = False
                 done = step + 1
                 if done < steps:
@@ -93,9 +93,9 @@ class EpochIterator:
                 if pass_is_over:
                     return
         finally:
-            feed.stop()
-            if self._feed is feed:  # Else the next pass has begun.
-                self._feed = self._active = None
+            queue.stop()
+            if self._queue is queue:  # Else the next pass has begun.
+                self._queue = self._active = None
 
     def refuse_while_iterating(self, what: str) -> None:
         """Raises a RuntimeError if an iteration is under way."""
@@ -109,9 +109,9 @@ class EpochIterator:
         iterator = self._active() if self._active is not None else None
         if iterator is not None:
             iterator.close(reason)
-        if self._feed is not None:
-            self._feed.stop()
-        self._feed = self._active = None
+        if self._queue is not None:
+            self._queue.stop()
+        self._queue = self._active = None
 
     def close(self) -> None:
         """Ends an iteration under way; there is none after it."""

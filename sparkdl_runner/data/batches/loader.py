@@ -295,12 +295,12 @@ class ArrowLoader:
         Raises:
             RuntimeError: The loader is closed. So does an iterator that was made before.
         """
-        return self._passes.iterate(self._open_feed, self.steps_per_epoch)
+        return self._passes.iterate(self._open_queue, self.steps_per_epoch)
 
-    def _open_feed(self, start: Position, end_epoch: int | None) -> BatchQueue:
+    def _open_queue(self, start: Position, end_epoch: int | None) -> BatchQueue:
         shared = self._shared
         shared.tell(start)
-        return self._pipeline.feed(shared.order, shared.rank_lanes, shared.tail, start, end_epoch)
+        return self._pipeline.queue(shared.order, shared.rank_lanes, shared.tail, start, end_epoch)
 
     def close(self) -> None:
         """Ends an iteration under way, the threads, and lets the memory go."""

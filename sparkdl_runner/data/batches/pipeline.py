@@ -1,4 +1,4 @@
-"""Puts together what makes a loader's batches: files, decoding threads, memory and the feed."""
+"""Puts together what makes a loader's batches: files, decoding threads, memory and the queue."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Pipeline:
         """Whether rows whose image does not decode are masked."""
         return bool(self.layout.images) and self.on_bad_image == "skip"
 
-    def feed(
+    def queue(
         self,
         order: Order,
         lanes: Sequence[int],
@@ -92,7 +92,7 @@ class Pipeline:
         start: Position,
         end_epoch: int | None,
     ) -> BatchQueue:
-        """Prepares one pass over a rank's lanes; the feed before must have been stopped."""
+        """Prepares one pass over a rank's lanes; the queue before must have been stopped."""
         if self._arena is None or self._arena[0] is not order:
             self._arena = None  # Free the earlier arena before making one as large.
             plan = MemoryPlan.of(

@@ -15,7 +15,7 @@ def choose_lanes(given: int | None, global_batch_size: int, world_size: int, mos
         given: The caller's choice, if any.
         global_batch_size: A multiple of ``world_size``.
         world_size: Number of ranks.
-        most: Lanes that one rank's budget allows.
+        most: Lanes that one rank's memory allows.
 
     Raises:
         ValueError: The ranks cannot share ``given`` lanes.

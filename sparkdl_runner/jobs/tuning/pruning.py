@@ -8,6 +8,7 @@ from typing import Any
 
 from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.rank.world import World
+from sparkdl_runner.tracking.entries import Entry
 
 
 class Pruning(Reports):
@@ -43,12 +44,15 @@ class Pruning(Reports):
         """See ``Reports.progress``."""
         with self._lock:
             self._world = world
-        for kind, name, *rest in report["entries"]:
+        if self._reason is not None:
+            self.end(self._reason)
+
+    def logged(self, world: World, entries: list[Entry]) -> None:
+        """See ``Reports.logged``."""
+        for kind, name, *rest in entries:
             if kind == "metric" and name == self._metric and self._is_bad(rest[0], rest[2]):
                 self.end(f"The trial was pruned at step {rest[2]}: {name} is {rest[0]:.6g}.")
                 return
-        if self._reason is not None:
-            self.end(self._reason)
 
     def end(self, reason: str) -> None:
         """Ends the trial's ranks: now, or as soon as the first of them reports."""

@@ -239,9 +239,9 @@ class LogClient:
         nonce = bytes(receive_exactly(connection, NONCE_BYTES))
         outgoing = FrameCodec(self._channel.key, nonce, b"agent")
         incoming = FrameCodec(self._channel.key, nonce, b"driver")
-        connection.sendall(outgoing.seal(encode(self._hello)))
+        connection.sendall(outgoing.seal(*encode(self._hello)))
         # Only the driver can seal an answer, so another listener there is recognised.
-        self._hear(receive_frame(connection, incoming))
+        self._hear(*receive_frame(connection, incoming))
         # The driver sends a ping every second, and one that takes nothing does not hear us.
         connection.settimeout(None if self._is_patient else self._fence_seconds)
         self._connected.set()
@@ -281,28 +281,26 @@ class LogClient:
     def _frame(self, message: Message, codec: FrameCodec) -> bytes:
         """Seals a message; one that is too large must not stand in the way of those after it."""
         try:
-            return codec.seal(encode(message))
+            return codec.seal(*encode(message))
         except ValueError:
             self._outbox.drop(message)
             nothing: Message = messages.Alive()
-            if isinstance(message, messages.Acknowledged):
-                nothing = messages.Acknowledged(
-                    message.number, nothing
-                )  # It is to be confirmed as well.
-            return codec.seal(encode(nothing))
+            if isinstance(message, messages.Acknowledged):  # Its number is to be confirmed as well.
+                nothing = messages.Acknowledged(number=message.number)
+            return codec.seal(*encode(nothing))
 
     def _listen(self, connection: socket.socket, codec: FrameCodec) -> None:
         try:
             while True:
-                self._hear(receive_frame(connection, codec))
+                self._hear(*receive_frame(connection, codec))
         except (OSError, EOFError, ValueError):
             pass
         finally:
             self._connected.clear()  # The driver has closed the connection, or is gone.
             self._outbox.put(messages.Alive())  # Wakes the sender.
 
-    def _hear(self, values: dict[str, Any]) -> None:
-        message = decode(values, messages.DRIVER_TO_AGENT)
+    def _hear(self, values: dict[str, Any], payload: bytes) -> None:
+        message = decode(values, payload, messages.DRIVER_TO_AGENT)
         self._heard_at = time.monotonic()
         match message:
             case messages.Hosts(addresses):

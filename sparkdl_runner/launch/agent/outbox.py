@@ -70,8 +70,8 @@ class Outbox:
                 self.lost_lines += _num_lines(message)
                 self._num_refused += _is_report(message)
                 return
-            if message.is_sure:
-                message = Acknowledged(next(self._numbers), message)
+            if isinstance(message, Acknowledged):
+                message.number = next(self._numbers)
                 self._unconfirmed.append(message)
             self._queue.append(message)
             self._changed.notify_all()
@@ -125,15 +125,14 @@ class Outbox:
 
     def _num_waiting(self, message: Message) -> int:
         """How many messages of its kind wait already."""
-        if message.is_sure:
+        if isinstance(message, Acknowledged):
             return len(self._unconfirmed)
         return sum(not isinstance(one, Placed | Acknowledged) for one in self._queue)
 
 
 def _is_report(message: Message) -> bool:
     """Whether it must arrive, and nothing else tells whether it has, as for a value."""
-    sent = message.message if isinstance(message, Acknowledged) else message
-    return sent.is_sure and not isinstance(sent, PlainValue | ValuePart)
+    return isinstance(message, Acknowledged) and not isinstance(message, PlainValue | ValuePart)
 
 
 def _num_lines(message: Message) -> int:

@@ -19,9 +19,10 @@ from sparkdl_runner.launch.agent.vital_signs import Observer
 from sparkdl_runner.launch.agent.worker_process import KILL_SECONDS, WorkerProcess
 from sparkdl_runner.launch.wire import messages
 from sparkdl_runner.launch.wire.control import Envelope
-from sparkdl_runner.launch.wire.message_json import decode, encode
+from sparkdl_runner.launch.wire.message_json import decode
 from sparkdl_runner.launch.wire.messages import (
     Delivered,
+    Logged,
     Message,
     Progress,
     Raised,
@@ -40,14 +41,6 @@ DRAIN_SECONDS = 2.0
 # How long rank 0 may take to send what it has logged before it is ended, since another has failed.
 DELIVER_SECONDS = 1.0
 LOOK_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class Report:
-    """The worker's report of how its function ended."""
-
-    end: Returned | Raised
-    payload: bytes
 
 
 @dataclass(frozen=True)
@@ -105,7 +98,8 @@ class _Supervision:
             redact=self._redact,
             printed=self._observer.printed,
         )
-        self._report: Report | None = None
+        self._end: Returned | Raised | None = None
+        """How the function ended, as the worker reported it."""
         self._was_stopped = False
         self._was_killed = False
         self._lingering = ""
@@ -136,7 +130,7 @@ class _Supervision:
             receiving.join(DRAIN_SECONDS)
             while not self._worker.events.empty():
                 event = self._worker.events.get()
-                if isinstance(event, Report):
+                if isinstance(event, Returned | Raised):
                     self._note(event)
             self._is_over.set()
             relaying.join(DRAIN_SECONDS)
@@ -194,7 +188,7 @@ class _Supervision:
                 case Stop() if not is_stopping:
                     is_stopping = True
                     self._tell_worker(event)  # First: it takes other SIGTERMs for preemptions.
-                    if kill_at is not None and self._has_failed():
+                    if kill_at is not None and isinstance(self._end, Raised):
                         end_at = kill_at  # It was the cause, and may send what it had logged.
                     else:
                         self._was_stopped = True
@@ -208,41 +202,38 @@ class _Supervision:
                         kill_at = None  # It stays as long as other ranks need what it serves.
                 case Release():
                     is_released = True
-                case Report():
+                case Returned() | Raised():
                     self._note(event)
-                    if isinstance(event.end, Returned):
+                    if isinstance(event, Returned):
                         self._owes_entries = False
                     if kill_at is None:
                         # The process has only to end now, so a thread of it must not take for ever.
-                        least = LEAST_EXIT_SECONDS if isinstance(event.end, Returned) else 0.0
+                        least = LEAST_EXIT_SECONDS if isinstance(event, Returned) else 0.0
                         kill_at = time.monotonic() + max(self._worker.grace_seconds, least)
             if is_serving and is_released:
                 self._tell_worker(Release())
 
-    def _has_failed(self) -> bool:
-        return self._report is not None and isinstance(self._report.end, Raised)
-
     def _tell_unsent(self) -> None:
         """Counts the entries that a function had logged that raised, and that have not come."""
-        if self._report is not None and isinstance(self._report.end, Raised):
-            unsent = self._report.end.num_entries - self._num_entries
+        if isinstance(self._end, Raised):
+            unsent = self._end.num_entries - self._num_entries
             if unsent > 0:
                 self._tell(messages.Unsent(unsent))
 
     def _tell_worker(self, message: Message) -> None:
         with suppress(OSError):
-            self._worker.line.send(encode(message))
+            self._worker.line.send(message)
 
-    def _note(self, report: Report) -> None:
-        """Keeps a report, and passes on a failure without waiting for the exit."""
-        if isinstance(report.end, Raised) and self._was_stopped:
+    def _note(self, end: Returned | Raised) -> None:
+        """Keeps how the function ended, and passes on a failure without waiting for the exit."""
+        if isinstance(end, Raised) and self._was_stopped:
             return  # What is raised after a stop is raised because of it.
-        self._report = report
-        if isinstance(report.end, Raised):
+        self._end = end
+        if isinstance(end, Raised):
             self._tell(messages.Failed(self._outcome()))
-        elif self._sends_value and report.end.plain:
+        elif self._sends_value and end.plain:
             # Ahead of the task's end: the process may linger, and the host be lost.
-            self._tell(messages.PlainValue(report.end.plain))
+            self._tell(messages.PlainValue(end.plain))
 
     def _outcome(self) -> Outcome:
         outcome = Outcome(
@@ -253,12 +244,12 @@ class _Supervision:
             output_tail=tuple(self._relay.tail),
             log_path=str(self._log.path) if self._log.size_bytes else "",
         )
-        if self._report is None:
+        end = self._end
+        if end is None:
             if outcome.status == Status.DIED and outcome.exit_code == -signal.SIGKILL:
                 outcome = replace(outcome, message=self._worker.memory.verdict() or "")
             return outcome
-        end, payload = self._report.end, self._report.payload
-        outcome = replace(outcome, payload=payload, notes=self._notes(end))
+        outcome = replace(outcome, notes=self._notes(end))
         if isinstance(end, Raised):
             told = {name: value for name, value in vars(end).items() if name != "num_entries"}
             return replace(outcome, status=Status.FAILED, **told)
@@ -289,16 +280,14 @@ class _Supervision:
     def _receive(self) -> None:
         try:
             while True:
-                values, payload = self._worker.line.receive()
-                self._heard(decode(values, messages.WORKER_TO_AGENT), payload)
+                self._heard(decode(*self._worker.line.receive(), messages.WORKER_TO_AGENT))
         except EOFError:
             pass
         except Exception as error:  # The function wrote to the line, which is not its own.
             told = self._redact(f"what came from the worker could not be understood: {error!r}")
-            raised = Raised(exception=type(error).__name__, message=told)
-            self._worker.events.put(Report(raised, b""))
+            self._worker.events.put(Raised(exception=type(error).__name__, message=told))
 
-    def _heard(self, message: Message, payload: bytes) -> None:
+    def _heard(self, message: Message) -> None:
         match message:
             case messages.Text(text):
                 self._observer.printed()
@@ -308,29 +297,27 @@ class _Supervision:
             case messages.Pulse():
                 self._lingering = message.lingering
                 self._observer.pulse(message)
-            case Serving() | Delivered():
+            case Serving() | Delivered() | Returned():
                 self._worker.events.put(message)
-            case Progress(report):
-                if self._folder is not None and self._world.rank == 0:
-                    self._owes_entries = True
-                    self._num_entries += len(report["entries"])
+            case Progress() | Logged():
+                self._owes_entries = self._folder is not None and self._world.rank == 0
+                if isinstance(message, Logged):
+                    self._num_entries += message.num_entries
                 self._tell(message)
-            case Returned():
-                self._worker.events.put(Report(message, payload))
             case Raised():
                 shown = replace(
                     message,
                     message=self._redact(message.message),
                     traceback=self._redact(message.traceback),
                 )
-                self._worker.events.put(Report(shown, payload))
+                self._worker.events.put(shown)
             case _:
                 self._tell(message)
 
     def _look(self) -> None:
         while not self._is_over.wait(LOOK_SECONDS):
             self._worker.memory.look()
-            returned = self._report is not None and isinstance(self._report.end, Returned)
+            returned = isinstance(self._end, Returned)
             self._tell(replace(self._observer.look(), has_returned=returned))
 
     def _look_at_host(self) -> None:

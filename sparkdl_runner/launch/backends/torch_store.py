@@ -16,7 +16,6 @@ from datetime import timedelta
 from typing import Any
 
 from sparkdl_runner.launch.wire.control import WorkerPipe
-from sparkdl_runner.launch.wire.message_json import encode
 from sparkdl_runner.launch.wire.messages import Serving
 
 JOIN_SECONDS = "SPARKDL_RUNNER_JOIN_SECONDS"
@@ -55,7 +54,7 @@ def stay(line: WorkerPipe) -> None:
     if _store is None:
         return
     with suppress(EOFError, OSError):
-        line.send(encode(Serving()))
+        line.send(Serving())
         line.receive()
 
 

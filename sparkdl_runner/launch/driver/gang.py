@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
+from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.launch.backends import get_backend
-from sparkdl_runner.launch.driver.console import Console
 from sparkdl_runner.launch.driver.diagnosis import with_failures
 from sparkdl_runner.launch.driver.returned_values import ReturnedValues
 from sparkdl_runner.launch.driver.watch import Verdict, Watch
@@ -19,6 +23,7 @@ from sparkdl_runner.launch.wire.messages import (
     FilePart,
     HostMetrics,
     LoaderPlan,
+    Logged,
     Message,
     Output,
     PlainValue,
@@ -31,8 +36,9 @@ from sparkdl_runner.launch.wire.messages import (
     VitalSigns,
 )
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.launch.wire.rank_lines import write_lines
 from sparkdl_runner.rank.loader_plans import LoaderPlans
-from sparkdl_runner.rank.reports import AllReports, Reports
+from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.rank.world import World
 
 
@@ -46,7 +52,7 @@ class Gang(ABC):
         attempt: What they run.
         num_proc: How many there are.
         reports: Who takes what they tell of their training.
-        show_output: Whether the lines that they print are shown.
+        show_output: Whether the lines that they print are shown, or only ``log_to_driver``'s.
     """
 
     def __init__(
@@ -64,13 +70,15 @@ class Gang(ABC):
             on_verdict=self.act_on,
             lost_slots=self.lost_slots,
         )
-        self.console = Console(show_output=show_output)
-        self._reports = AllReports(reports)
+        self._show_output = show_output
+        self._reports = reports
+        self._has_complained = False
         self._plans = LoaderPlans()
         self._values = ReturnedValues(attempt.run)
         self._ending = threading.Lock()
         self._timer: threading.Timer | None = None
-        self._reports.begin(self.cancel)
+        for one in reports:
+            one.begin(self.cancel)
 
     @abstractmethod
     def run(self) -> list[Outcome]:
@@ -96,30 +104,53 @@ class Gang(ABC):
         """Hands a message of a rank to whom it concerns; see ``Receiver.take``."""
         match message:
             case Output(lines):
-                self.console.output(world, lines)
+                if self._show_output:
+                    write_lines(sys.stdout, world, lines)
             case Text(text):
-                self.console.message(world, text)
+                write_lines(sys.stdout, world, [text])
             case Failed(outcome):
                 self.failed(outcome)
             case VitalSigns():
                 self.watch.vital_signs(world, message)
-            case Progress(report):
-                for problem in report["problems"]:
-                    self.console.problem(world, problem)
-                self._reports.progress(world, report)
+            case Progress(text) | Logged(text):
+                with self._tolerance():
+                    self._reported(world, json.loads(text))
             case LoaderPlan(plan):
                 if (difference := self._plans.compare(world, plan)) is not None:
                     self.failed(_differs(world, difference))
             case Unsent(count):
-                self._reports.unsent(world, count)
+                self._pass_on(lambda one: one.unsent(world, count))
             case HostMetrics(values):
-                self._reports.host_metrics(world, values)
+                self._pass_on(lambda one: one.host_metrics(world, values))
             case FilePart(name, data, is_first):
-                self._reports.file_part(world, name, data, is_first=is_first)
+                self._pass_on(lambda one: one.file_part(world, name, data, is_first=is_first))
             case PlainValue(text):
                 self._values.take(world, text)
             case ValuePart(data, is_first):
                 self._values.take_part(world, data, is_first=is_first)
+
+    def _reported(self, world: World, report: dict[str, Any]) -> None:
+        entries = report.pop("entries")
+        for problem in report["problems"]:
+            write_lines(sys.stderr, world, [problem])
+        self._pass_on(lambda one: one.progress(world, report))
+        if entries:
+            self._pass_on(lambda one: one.logged(world, entries))
+
+    def _pass_on(self, give: Callable[[Reports], None]) -> None:
+        for one in self._reports:
+            with self._tolerance():
+                give(one)
+
+    @contextmanager
+    def _tolerance(self) -> Iterator[None]:
+        """Says once that a report was not understood: that must not end a training."""
+        try:
+            yield
+        except Exception as error:
+            if not self._has_complained:
+                self._has_complained = True
+                tell(f"a report of the ranks was not understood: {error!r:.300}")
 
     def failed(self, outcome: Outcome) -> None:
         """Remembers a failure, and ends the other ranks.

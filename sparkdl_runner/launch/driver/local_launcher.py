@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import secrets
 import socket
@@ -26,7 +25,7 @@ from sparkdl_runner.launch.driver.stop_request import StopRequest
 from sparkdl_runner.launch.wire import network
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.control import Envelope
-from sparkdl_runner.launch.wire.messages import Stacks
+from sparkdl_runner.launch.wire.messages import Stacks, Text
 from sparkdl_runner.launch.wire.outcome import Outcome
 from sparkdl_runner.launch.worker import spark_files
 from sparkdl_runner.rank.reports import Reports
@@ -106,8 +105,11 @@ class LocalGang(Gang):
                     f"{network.LOOPBACK}:{one.getsockname()[1]}" for one in held if one is not None
                 ),
             )
-            tell = functools.partial(self.console.message, worlds[0])
-            stack.callback(self.backend.serve(listeners, rendezvous, tell))
+            stack.callback(
+                self.backend.serve(
+                    listeners, rendezvous, lambda text: self.take(worlds[0], Text(text))
+                )
+            )
             self._workers = start_workers(
                 self.num_proc,
                 backend=self.backend.name,

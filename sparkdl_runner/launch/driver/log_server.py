@@ -65,7 +65,7 @@ class _Agent:
         self.send(messages.Assigned(replace(assignment, peers=())))
 
     def send(self, message: Message) -> None:
-        self.writer.write(self._codec.seal(encode(message)))
+        self.writer.write(self._codec.seal(*encode(message)))
 
 
 class LogServer(ServerThread):
@@ -147,8 +147,8 @@ class LogServer(ServerThread):
         writer.write(nonce)
         incoming = FrameCodec(self._key, nonce, b"agent")
         async with asyncio.timeout(HELLO_SECONDS):
-            values = await read_frame(reader, incoming, most_bytes=HELLO_BYTES)
-        hello = decode(values, messages.AGENT_TO_DRIVER)
+            content = await read_frame(reader, incoming, most_bytes=HELLO_BYTES)
+        hello = decode(*content, messages.AGENT_TO_DRIVER)
         if not isinstance(hello, messages.Hello):
             raise ValueError("the first message is no hello")
         partition = hello.peer.partition
@@ -222,15 +222,14 @@ class LogServer(ServerThread):
             sent: messages.ValueSent | None = None
             slow: list[Message] = []
             try:
-                for values in codec.split(buffer):
-                    message = decode(values, messages.AGENT_TO_DRIVER)
+                for values, payload in codec.split(buffer):
+                    message = decode(values, payload, messages.AGENT_TO_DRIVER)
                     if isinstance(message, messages.Acknowledged):
                         confirmed = message.number
                         # A message is sent again if the connection broke before it was confirmed.
                         if message.number <= self._confirmed.get(partition, 0):
                             continue
                         self._confirmed[partition] = message.number
-                        message = message.message
                     if isinstance(message, messages.Placed):
                         world = message.world
                         self.watch.placed(partition, world)

@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.launch.wire.frames import receive_exactly
+from sparkdl_runner.launch.wire.message_json import encode
+from sparkdl_runner.launch.wire.messages import Message, Progress
 from sparkdl_runner.rank.world import World
 
 if TYPE_CHECKING:
@@ -93,7 +95,7 @@ class Envelope:
         fields = asdict(replace(self, listener=None))
         function = fields.pop("function")
         fields |= {"world": self.world.to_json(), "listener": self.listener is not None}
-        line.send(fields, function)
+        line.send_values(fields, function)
         if self.listener is not None:
             line.send_socket(self.listener)
 
@@ -120,13 +122,21 @@ class WorkerPipe:
         self._socket = end
         self._sending = threading.Lock()
 
-    def send(self, message: dict[str, Any], payload: bytes = b"") -> None:
+    def send(self, message: Message) -> None:
         """Sends one message.
 
         Raises:
             OSError: The other end is gone.
         """
-        text = json.dumps(message).encode()
+        self.send_values(*encode(message))
+
+    def report(self, report: dict[str, Any]) -> None:
+        """Sends a report of this rank, as ``send`` does."""
+        self.send(Progress.of(report))
+
+    def send_values(self, values: dict[str, Any], payload: bytes = b"") -> None:
+        """Sends plain values, and bytes beside them, as ``send`` does."""
+        text = json.dumps(values).encode()
         with self._sending:
             self._socket.sendall(_HEADER.pack(len(text), len(payload)) + text)
             if payload:
@@ -139,8 +149,8 @@ class WorkerPipe:
             EOFError: The other end is gone, or this one was closed.
         """
         text_size, payload_size = _HEADER.unpack(self._receive_exactly(_HEADER.size))
-        message = json.loads(self._receive_exactly(text_size))
-        return message, bytes(self._receive_exactly(payload_size))
+        values = json.loads(self._receive_exactly(text_size))
+        return values, bytes(self._receive_exactly(payload_size))
 
     def send_socket(self, other: socket.socket) -> None:
         """Sends a copy of a socket.

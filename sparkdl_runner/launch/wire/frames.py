@@ -1,9 +1,10 @@
 """The frames of the log channel: sealed, so that others cannot make, repeat or reorder them.
 
-A frame is ``length (4 bytes) | HMAC-SHA256 (32 bytes) | JSON``. The MAC covers the connection's
-nonce (sent by the driver when it accepts), the direction, the frame's number and the text, under a
-key that exists for one attempt only and travels in Spark's closure; so frames cannot be forged,
-replayed, reordered or reflected. The first bad frame ends its connection. Nothing is unpickled.
+A frame is ``length (4 bytes) | HMAC-SHA256 (32 bytes) | body``, and its body ``length of the JSON
+(4 bytes) | JSON | payload``. The MAC covers the connection's nonce (sent by the driver when it
+accepts), the direction, the frame's number and the body, under a key that exists for one attempt
+only and travels in Spark's closure; so frames cannot be forged, replayed, reordered or reflected.
+The first bad frame ends its connection. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ MAX_FRAME_BYTES = 1024 * 1024
 LENGTH = struct.Struct(">I")
 _HEAD_BYTES = LENGTH.size + MAC_BYTES
 
+Content = tuple[dict[str, Any], bytes]
+"""Plain values, and the bytes beside them."""
+
 
 class FrameCodec:
     """Seals and opens the frames of one direction of one connection."""
@@ -33,34 +37,36 @@ class FrameCodec:
         self._prefix = nonce + direction
         self._number = 0
 
-    def seal(self, message: dict[str, Any]) -> bytes:
+    def seal(self, values: dict[str, Any], payload: bytes = b"") -> bytes:
         """Makes the next frame.
 
         Raises:
-            ValueError: The message is too large.
+            ValueError: It is too large.
         """
-        text = json.dumps(message).encode()
-        if len(text) > MAX_FRAME_BYTES:
-            raise ValueError(f"a frame of {len(text)} bytes is over the limit {MAX_FRAME_BYTES}")
-        return LENGTH.pack(len(text)) + self._mac(text) + text
+        text = json.dumps(values).encode()
+        body = LENGTH.pack(len(text)) + text + payload
+        if len(body) > MAX_FRAME_BYTES:
+            raise ValueError(f"a frame of {len(body)} bytes is over the limit {MAX_FRAME_BYTES}")
+        return LENGTH.pack(len(body)) + self._mac(body) + body
 
-    def open(self, mac: bytes | bytearray, text: bytes | bytearray) -> dict[str, Any]:
+    def open(self, mac: bytes | bytearray, body: bytes | bytearray) -> Content:
         """Checks and decodes the next frame.
 
         Raises:
             ValueError: It was not sealed as this frame of this connection, or is no JSON object.
         """
-        if not hmac.compare_digest(mac, self._mac(text)):
+        if not hmac.compare_digest(mac, self._mac(body)):
             raise ValueError("the frame's MAC is wrong")
+        end = LENGTH.size + int.from_bytes(body[: LENGTH.size], "big")
         try:
-            message = json.loads(text)
+            values = json.loads(body[LENGTH.size : end])
         except RecursionError:
             raise ValueError("the frame's JSON is nested too deeply") from None
-        if not isinstance(message, dict):
+        if not isinstance(values, dict):
             raise ValueError("the frame is no JSON object")
-        return message
+        return values, bytes(body[end:])
 
-    def split(self, buffer: bytearray) -> Iterator[dict[str, Any]]:
+    def split(self, buffer: bytearray) -> Iterator[Content]:
         """Takes all whole frames off the front of what has come, and decodes them.
 
         Raises:
@@ -69,28 +75,28 @@ class FrameCodec:
         begin = 0
         while len(buffer) - begin >= _HEAD_BYTES:
             size = _size(buffer[begin : begin + LENGTH.size])
-            text = begin + _HEAD_BYTES
-            if len(buffer) < text + size:
+            body = begin + _HEAD_BYTES
+            if len(buffer) < body + size:
                 break
-            yield self.open(buffer[begin + LENGTH.size : text], buffer[text : text + size])
-            begin = text + size
+            yield self.open(buffer[begin + LENGTH.size : body], buffer[body : body + size])
+            begin = body + size
         del buffer[:begin]
 
-    def _mac(self, text: bytes | bytearray) -> bytes:
+    def _mac(self, body: bytes | bytearray) -> bytes:
         number = self._number.to_bytes(8, "big")
         self._number += 1
-        return hmac.digest(self._key, self._prefix + number + text, "sha256")
+        return hmac.digest(self._key, self._prefix + number + body, "sha256")
 
 
 async def read_frame(
     reader: asyncio.StreamReader, codec: FrameCodec, *, most_bytes: int = MAX_FRAME_BYTES
-) -> dict[str, Any]:
+) -> Content:
     """Waits for the next frame.
 
     Args:
         reader: The connection.
         codec: Opens what comes on it.
-        most_bytes: How long the frame's text may be. All of it is kept before it is checked.
+        most_bytes: How long the frame's body may be. All of it is kept before it is checked.
 
     Raises:
         ValueError: It is none of this connection, or too long.
@@ -101,7 +107,7 @@ async def read_frame(
     return codec.open(mac, await reader.readexactly(size))
 
 
-def receive_frame(connection: socket.socket, codec: FrameCodec) -> dict[str, Any]:
+def receive_frame(connection: socket.socket, codec: FrameCodec) -> Content:
     """Waits for the next frame, as ``read_frame`` does."""
     size = _size(receive_exactly(connection, LENGTH.size))
     mac = receive_exactly(connection, MAC_BYTES)

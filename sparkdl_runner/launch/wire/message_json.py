@@ -1,34 +1,35 @@
-"""Messages as JSON: each field by its type."""
+"""Messages as JSON, each field by its type; a field of bytes as it is, beside the JSON."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
 from sparkdl_runner.launch.wire.assignments import Assignment
 from sparkdl_runner.launch.wire.failure_report import from_report, to_report
-from sparkdl_runner.launch.wire.messages import AGENT_TO_DRIVER, Message, Table
+from sparkdl_runner.launch.wire.messages import Message, Table
 from sparkdl_runner.launch.wire.outcome import Outcome
 from sparkdl_runner.rank.world import Peer, World
 
 Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
-_KNOWN: dict[type[Message], dict[str, Codec]] = {}
+_KNOWN: dict[type[Message], tuple[dict[str, Codec], str | None]] = {}
 
 
-def encode(message: Message) -> dict[str, Any]:
-    """Makes plain values of a message."""
+def encode(message: Message) -> tuple[dict[str, Any], bytes]:
+    """Makes plain values of a message, and takes its bytes."""
     kind = type(message)
-    values = {name: to_json(getattr(message, name)) for name, (to_json, _) in _fields(kind).items()}
-    return {"kind": kind.__name__, **values}
+    codecs, payload = _fields(kind)
+    values = {name: to_json(getattr(message, name)) for name, (to_json, _) in codecs.items()}
+    return {"kind": kind.__name__, **values}, getattr(message, payload) if payload else b""
 
 
-def decode(values: Mapping[str, Any], table: Table) -> Message:
+def decode(values: Mapping[str, Any], payload: bytes, table: Table) -> Message:
     """Makes a message of plain values.
 
     Args:
         values: Made by ``encode`` at the other end, which may be hostile.
+        payload: The bytes beside them.
         table: What that end may send.
 
     Raises:
@@ -37,16 +38,21 @@ def decode(values: Mapping[str, Any], table: Table) -> Message:
     try:
         given = dict(values)
         message = table[given.pop("kind")]
-        codecs = _fields(message)
-        return message(**{name: codecs[name][1](value) for name, value in given.items()})
+        codecs, own = _fields(message)
+        beside = {own: payload} if own else {}
+        return message(**{name: codecs[name][1](value) for name, value in given.items()}, **beside)
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"this end may not send such a message: {error!r:.200}") from error
 
 
-def _fields(message: type[Message]) -> dict[str, Codec]:
-    """How each field of a kind of message is written and read."""
+def _fields(message: type[Message]) -> tuple[dict[str, Codec], str | None]:
+    """How each field of a kind of message is written and read, and the name of the one of bytes."""
     if (known := _KNOWN.get(message)) is None:
-        known = _KNOWN[message] = {field.name: _CODECS[field.type] for field in fields(message)}
+        types = {field.name: field.type for field in fields(message)}
+        payload = next((name for name, kind in types.items() if kind is bytes), None)
+        types.pop(payload or "", None)
+        known = {name: _CODECS[kind] for name, kind in types.items()}, payload
+        _KNOWN[message] = known
     return known
 
 
@@ -76,10 +82,8 @@ _CODECS: dict[object, Codec] = {
     tuple[int, ...]: (_same, _tuple),
     dict[str, Any]: (_same, dict),
     dict[str, float]: (_same, dict),
-    bytes: (lambda data: base64.b64encode(data).decode("ascii"), base64.b64decode),
     World: (World.to_json, World.from_json),
     Outcome: (to_report, from_report),
     Peer: (Peer.to_json, Peer.from_json),
     Assignment: (Assignment.to_json, Assignment.from_json),
-    Message: (encode, lambda values: decode(values, AGENT_TO_DRIVER)),
 }

@@ -2,15 +2,16 @@
 
 The tables at the end say who sends what. A message is bounded or acknowledged. Of
 bounded ones so many wait to be sent, and any more are dropped. An acknowledged one is kept until
-the driver has confirmed it.
+the driver has confirmed it. A field of bytes, one at most, travels beside the others as it is.
 """
 
 # Without ``from __future__ import annotations``: ``message_json`` reads the types of fields. Not
 # frozen: that doubles the time to define a class, and each worker defines these when it starts.
 
+import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from sparkdl_runner.launch.wire.assignments import Assignment
@@ -25,21 +26,14 @@ class Message:
     most_waiting: ClassVar[int] = 256
     """How many may wait: of bounded messages to be sent, of acknowledged ones to be confirmed."""
 
-    @property
-    def is_sure(self) -> bool:
-        """Whether it must arrive."""
-        return False
 
-
-class SureMessage(Message):
-    """A message that must arrive."""
+@dataclass
+class Acknowledged(Message):
+    """A message that must arrive: the driver confirms its number, and takes no number twice."""
 
     most_waiting = 2000
-
-    @property
-    def is_sure(self) -> bool:
-        """See ``Message.is_sure``."""
-        return True
+    number: int = field(default=0, kw_only=True)
+    """Given by the agent's ``Outbox``."""
 
 
 @dataclass
@@ -75,7 +69,7 @@ class Text(Message):
 
 
 @dataclass
-class Failed(SureMessage):
+class Failed(Acknowledged):
     """The rank has failed or died."""
 
     most_waiting = sys.maxsize
@@ -101,26 +95,37 @@ class VitalSigns(Message):
 
 
 @dataclass
-class Progress(SureMessage):
-    """A rank's report: see ``tracking.rank.recorder``."""
+class Progress(Message):
+    """A rank's report, in JSON (see ``tracking.rank.recorder``). A later one makes up for it."""
 
-    report: dict[str, Any]
+    report: bytes
 
-    @property
-    def is_sure(self) -> bool:
-        """Metrics must arrive; any later report makes up for one that holds none."""
-        return bool(self.report["entries"] or self.report["problems"])
+    @staticmethod
+    def of(report: dict[str, Any]) -> "Progress | Logged":
+        """Encodes a report. Nothing looks into it before the driver decodes it."""
+        text = json.dumps(report).encode()
+        if report["entries"] or report["problems"]:
+            return Logged(text, len(report["entries"]))
+        return Progress(text)
 
 
 @dataclass
-class LoaderPlan(SureMessage):
+class Logged(Acknowledged):
+    """A report that has entries or problems: no later one holds them."""
+
+    report: bytes
+    num_entries: int
+
+
+@dataclass
+class LoaderPlan(Acknowledged):
     """How the rank is about to read its data: see ``hooks.loader_plans``."""
 
     plan: dict[str, Any]
 
 
 @dataclass
-class Unsent(SureMessage):
+class Unsent(Acknowledged):
     """The rank failed, and was ended before it had sent all that it had logged."""
 
     count: int
@@ -134,7 +139,7 @@ class HostMetrics(Message):
 
 
 @dataclass
-class FilePart(SureMessage):
+class FilePart(Acknowledged):
     """The next part of a file that is kept with the run."""
 
     most_waiting = 32
@@ -153,14 +158,14 @@ class Stacks(Message):
 
 
 @dataclass
-class PlainValue(SureMessage):
+class PlainValue(Acknowledged):
     """The value of a rank whose function has returned, by ``function.plain_result``."""
 
     text: str
 
 
 @dataclass
-class ValuePart(SureMessage):
+class ValuePart(Acknowledged):
     """The next part of a rank's pickled value, which is too large for Spark."""
 
     most_waiting = 32
@@ -185,14 +190,6 @@ class ValueTaken(Message):
 
 class Ended(Message):
     """The rank has ended, and its agent sends nothing more."""
-
-
-@dataclass
-class Acknowledged(Message):
-    """Carries a message that the driver confirms, by a number that shows whether it came before."""
-
-    number: int
-    message: Message
 
 
 class Stop(Message):
@@ -285,7 +282,7 @@ class Release(Message):
 
 @dataclass
 class Returned(Message):
-    """The function returned; its packed value comes with this message."""
+    """The function returned."""
 
     plain: str = ""
     """The same by ``function.plain_result``; empty if it is not plain."""
@@ -295,11 +292,13 @@ class Returned(Message):
     """Whether the driver wants each rank's value."""
     checkpoint: str = ""
     """The URL of the newest checkpoint that this process saved; empty if it saved none."""
+    payload: bytes = field(default=b"", repr=False)
+    """Its packed value."""
 
 
 @dataclass(kw_only=True)
 class Raised(Message):
-    """The function raised; the pickled exception comes with this message. See ``Outcome``."""
+    """The function raised. See ``Outcome``."""
 
     exception: str
     message: str
@@ -312,6 +311,8 @@ class Raised(Message):
     refused_result: str = ""
     num_entries: int = 0
     """How many entries for MLflow it had logged; those that have not been sent follow."""
+    payload: bytes = field(default=b"", repr=False)
+    """The pickled exception."""
 
 
 Table = Mapping[str, type[Message]]
@@ -321,7 +322,7 @@ def _table(*messages: type[Message]) -> Table:
     return {message.__name__: message for message in messages}
 
 
-_FROM_RANK = (Text, Progress, LoaderPlan)
+_FROM_RANK = (Text, Progress, Logged, LoaderPlan)
 WORKER_TO_AGENT = _table(*_FROM_RANK, Pulse, Delivered, Serving, Returned, Raised)
 # An agent sends its worker Stop and Release; the worker needs to know only that one has come.
 AGENT_TO_DRIVER = _table(

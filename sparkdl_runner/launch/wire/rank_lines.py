@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
 from typing import TextIO
 
 from sparkdl_runner.base import shown_text
@@ -11,16 +13,19 @@ from sparkdl_runner.rank.world import World
 def write_lines(stream: TextIO, world: World, lines: list[str]) -> None:
     """Writes lines, each with its rank, in one call so that ranks do not run into each other.
 
+    They come above a progress bar, if one is shown.
     It does not raise: a closed pipe or a terminal that lacks a character must not end a training.
     """
     each = (one for line in lines for one in line.removesuffix("\n").split("\n"))
     text = "".join(f"[rank {world.rank}] {shown_text.line(one, colours=True)}\n" for one in each)
-    try:
+    tqdm = sys.modules.get("tqdm")
+    with nullcontext() if tqdm is None else tqdm.tqdm.external_write_mode(file=stream):
         try:
-            stream.write(text)
-        except UnicodeEncodeError:
-            encoding = getattr(stream, "encoding", None) or "ascii"
-            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-        stream.flush()
-    except (OSError, ValueError):
-        pass
+            try:
+                stream.write(text)
+            except UnicodeEncodeError:
+                encoding = getattr(stream, "encoding", None) or "ascii"
+                stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            stream.flush()
+        except (OSError, ValueError):
+            pass

@@ -26,8 +26,7 @@ from sparkdl_runner.launch.backends.environment import beside_own
 from sparkdl_runner.launch.wire import function
 from sparkdl_runner.launch.wire.control import Envelope, WorkerPipe
 from sparkdl_runner.launch.wire.failure_report import MAX_MESSAGE, MAX_TRACEBACK
-from sparkdl_runner.launch.wire.message_json import encode
-from sparkdl_runner.launch.wire.messages import Delivered, LoaderPlan, Progress, Raised, Returned
+from sparkdl_runner.launch.wire.messages import Delivered, LoaderPlan, Raised, Returned
 from sparkdl_runner.launch.worker import (
     child_processes,
     driver_log,
@@ -92,7 +91,7 @@ def main() -> None:
     child_processes.send_by_value()
     spark_files.make_findable()
     driver_log.connect(line)
-    loader_plans.connect(lambda plan: line.send(encode(LoaderPlan(plan))))
+    loader_plans.connect(lambda plan: line.send(LoaderPlan(plan)))
     preemption.is_sent_by_agent = line.has_word
     pulse.start(line, backend)
     code = _run(line, backend, envelope)
@@ -116,7 +115,7 @@ def _run(line: WorkerPipe, backend: Backend, envelope: Envelope) -> int:
     recorder = tracking.begin(
         envelope.world.rank,
         envelope.mlflow_run,
-        lambda report: line.send(encode(Progress(report))),
+        line.report,
         trace_steps=envelope.trace_steps,
     )
     last_entries.send_at_stop(line, recorder)
@@ -136,6 +135,7 @@ def _run(line: WorkerPipe, backend: Backend, envelope: Envelope) -> int:
             joined.has_joined(),
             isinstance(value, function.EachRanksValue),
             str(rank_facts.current().get("checkpoint", "")),
+            payload,
         )
     except BaseException as error:
         _end_if_forked(pid, error)
@@ -144,9 +144,9 @@ def _run(line: WorkerPipe, backend: Backend, envelope: Envelope) -> int:
                 error.add_note(told)
         _send_failure(line, backend, error, recorder.num_entries)
         recorder.close()  # After the failure is sent, as sending metrics may fail or take long.
-        line.send(encode(Delivered()))
+        line.send(Delivered())
         return 1
-    line.send(encode(returned), payload)
+    line.send(returned)
     return 0
 
 
@@ -181,8 +181,9 @@ def _send_failure(
         is_worth_a_restart=getattr(error, "is_worth_a_restart", False) is True,
         refused_result=name if isinstance(error, NotPicklableError) else "",
         num_entries=num_entries,
+        payload=function.pack_exception(error),
     )
-    line.send(encode(raised), function.pack_exception(error))
+    line.send(raised)
 
 
 def _text_of(error: BaseException) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from sparkdl_runner.launch.wire.control import WorkerPipe
-from sparkdl_runner.launch.wire.message_json import encode
 from sparkdl_runner.launch.wire.messages import Text
 
 MAX_MESSAGE_CHARACTERS = 4000
@@ -40,4 +39,4 @@ def log_to_driver(message: str) -> None:
     if _line is None or os.getpid() != _worker_pid:
         print(message, flush=True)
         return
-    _line.send(encode(Text(message)))
+    _line.send(Text(message))

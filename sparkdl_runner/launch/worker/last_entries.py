@@ -6,7 +6,6 @@ import threading
 from contextlib import suppress
 
 from sparkdl_runner.launch.wire.control import WorkerPipe
-from sparkdl_runner.launch.wire.message_json import encode
 from sparkdl_runner.launch.wire.messages import Delivered
 from sparkdl_runner.tracking.rank.recorder import Recorder
 
@@ -27,6 +26,6 @@ def send_at_stop(line: WorkerPipe, recorder: Recorder) -> None:
             pass
         with suppress(OSError):  # The agent is gone, and this process will be.
             recorder.flush()
-            line.send(encode(Delivered()))
+            line.send(Delivered())
 
     threading.Thread(target=wait_and_send, name="sparkdl-last-entries", daemon=True).start()

@@ -10,7 +10,6 @@ from itertools import pairwise
 
 from sparkdl_runner.launch.backends import Backend
 from sparkdl_runner.launch.wire.control import WorkerPipe
-from sparkdl_runner.launch.wire.message_json import encode
 from sparkdl_runner.launch.wire.messages import Pulse
 
 PULSE_SECONDS = 1.0
@@ -60,7 +59,7 @@ def start(line: WorkerPipe, backend: Backend) -> None:
     def beat() -> None:
         while True:
             # A frame keeps its function's tensors alive, so none may be held while this sleeps.
-            pulse = encode(look())
+            pulse = look()
             try:
                 line.send(pulse)
             except OSError:

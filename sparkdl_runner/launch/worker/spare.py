@@ -46,7 +46,7 @@ def await_work(
         fits = _imported() == imported and not any(
             started_with.get(name) != wanted.get(name) for name in changed
         )
-        line.send({"fits": fits})
+        line.send_values({"fits": fits})
     except (EOFError, OSError):
         _end(guard_pid)
     if not fits:

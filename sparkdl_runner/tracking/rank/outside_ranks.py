@@ -11,9 +11,8 @@ from typing import Any
 from sparkdl_runner.base.redaction import Redactor
 from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.tracking.rank.recorder import Recorder
-from sparkdl_runner.tracking.run.delivery import Delivery
+from sparkdl_runner.tracking.run.delivery import Delivery, TrackingServer
 from sparkdl_runner.tracking.run.journal import Journal
-from sparkdl_runner.tracking.run.server import TrackingServer
 from sparkdl_runner.tracking.run.spool import Spool
 
 CLOSE_SECONDS = 30.0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
+from typing import Any
 
 from sparkdl_runner.tracking.entries import Entry
-from sparkdl_runner.tracking.run.server import RefusedError, ServerFailedError, TrackingServer
+from sparkdl_runner.tracking.run.server import REQUEST_SECONDS, open_store, origin
+from sparkdl_runner.tracking.run.server_calls import TookTooLongError, reason_of, within
 from sparkdl_runner.tracking.run.spool import Spool
 
 MAX_REFUSED = 20
@@ -21,6 +24,140 @@ GATHER_SECONDS = 0.5
 FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.5, 5.0
 # How long the thread may take to end; one whose request hangs is left behind.
 END_SECONDS = 1.0
+# A limit of requests is for each byte that comes; this one is for a whole answer.
+_ANSWER_SECONDS = 3 * REQUEST_SECONDS
+_SHOWN_CHARACTERS = 500
+_TRY_AGAIN = (401, 403, 404, 408, 425, 429, 502, 503, 504)
+
+
+class ServerUnreachableError(Exception):
+    """Entries did not arrive; trying again may help."""
+
+
+class ServerFailedError(ServerUnreachableError):
+    """The server is there, but it failed or took too long."""
+
+
+class RefusedError(Exception):
+    """Entries arrived and are invalid; trying again is of no use."""
+
+
+class TrackingServer:
+    """One tracking URI, and one run there.
+
+    Args:
+        uri: MLflow's tracking URI.
+        run_id: The run.
+    """
+
+    def __init__(self, uri: str, run_id: str) -> None:
+        self._uri = uri
+        self._run_id = run_id
+        self._store: Any = None
+
+    def log(self, entries: list[Entry]) -> None:
+        """Adds metrics, parameters and tags to the run, all or none; at most 1000.
+
+        With a server, this is one request to its documented ``runs/log-batch``: MLflow's own client
+        would repeat it for minutes, past the time that anybody waits.
+
+        Raises:
+            ServerUnreachableError: It is worth trying again.
+            RefusedError: It is not.
+        """
+        if self._store is None:
+            self._store = open_store(self._uri)
+        if hasattr(self._store, "get_host_creds"):
+            self._post(entries)
+        else:
+            self._write(entries)
+
+    def _post(self, entries: list[Entry]) -> None:
+        from mlflow.utils.rest_utils import http_request
+
+        body: dict[str, Any] = {"run_id": self._run_id, "metrics": [], "params": [], "tags": []}
+        for kind, key, value, *more in entries:
+            if kind == "metric":
+                at, step, extra = more
+                number = value if abs(value) < float("inf") else _PROTO_NUMBERS[str(value)]
+                body["metrics"].append(
+                    {"key": key, "value": number, "timestamp": at, "step": step, **extra}
+                )
+            else:
+                body[f"{kind}s"].append({"key": key, "value": value})
+        options: dict[str, Any] = {}
+        if "retry_timeout_seconds" in inspect.signature(http_request).parameters:  # since MLflow 3
+            options["retry_timeout_seconds"] = REQUEST_SECONDS
+
+        def ask() -> tuple[int, str]:
+            return _short(
+                http_request(
+                    host_creds=self._store.get_host_creds(),
+                    endpoint="/api/2.0/mlflow/runs/log-batch",
+                    method="POST",
+                    json=body,
+                    max_retries=0,
+                    timeout=REQUEST_SECONDS,
+                    raise_on_status=False,
+                    stream=True,
+                    **options,
+                )
+            )
+
+        try:
+            code, text = within(ask, _ANSWER_SECONDS)
+        except TookTooLongError as error:
+            raise ServerFailedError(f"no whole answer in {_ANSWER_SECONDS:g} s") from error
+        except Exception as error:  # MLflow wraps those of requests, and has no narrower kind.
+            reason = origin(error)
+            kind = ServerFailedError if isinstance(reason, TimeoutError) else ServerUnreachableError
+            raise kind(reason_of(reason)) from error
+        if code == 200:
+            return
+        told = f"HTTP {code}: {text}"
+        # Authentication and not-found errors may be transient (a rotated token, a server that
+        # restarts), and a gateway answers for a server that is down.
+        if code in _TRY_AGAIN:
+            raise ServerUnreachableError(told)
+        if code >= 500:
+            raise ServerFailedError(told)
+        raise RefusedError(told)
+
+    def _write(self, entries: list[Entry]) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+        from mlflow.exceptions import MlflowException
+
+        metrics, params, tags = [], [], []
+        for kind, key, value, *more in entries:
+            if kind == "metric":
+                at, step, extra = more
+                metrics.append(Metric(key, value, at, step, **extra))
+            elif kind == "param":
+                params.append(Param(key, value))
+            else:
+                tags.append(RunTag(key, value))
+        try:
+            self._store.log_batch(self._run_id, metrics, params, tags)
+        except MlflowException as error:
+            if error.error_code == "INVALID_PARAMETER_VALUE":
+                raise RefusedError(reason_of(error)) from error
+            raise ServerFailedError(reason_of(error)) from error
+        except Exception as error:  # A database has errors of its own: locked, gone, full.
+            raise ServerUnreachableError(reason_of(error)) from error
+
+
+def _short(response: Any) -> tuple[int, str]:
+    """The status of an answer whose body has not been read, and the beginning of its text."""
+    with response:
+        if response.status_code == 200:
+            return 200, ""
+        # Small pieces: each may be packed a thousandfold.
+        content = next(response.iter_content(4 * _SHOWN_CHARACTERS), b"")
+        return response.status_code, content.decode(errors="replace")[:_SHOWN_CHARACTERS]
+
+
+# JSON has no such numbers; protobuf's JSON writes them so.
+_PROTO_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 class Delivery:

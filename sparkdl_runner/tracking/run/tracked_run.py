@@ -24,7 +24,7 @@ from sparkdl_runner.tracking.report.run_summary import LOST_TAG, WARNING_TAG
 from sparkdl_runner.tracking.run import left_run, undelivered
 from sparkdl_runner.tracking.run import parameters_and_tags as description
 from sparkdl_runner.tracking.run.attempts import Attempts
-from sparkdl_runner.tracking.run.delivery import Delivery
+from sparkdl_runner.tracking.run.delivery import Delivery, TrackingServer
 from sparkdl_runner.tracking.run.heartbeat import Heartbeat
 from sparkdl_runner.tracking.run.journal import Journal, earlier_values
 from sparkdl_runner.tracking.run.left_run import LeftRun, report_facts
@@ -37,7 +37,6 @@ from sparkdl_runner.tracking.run.rank_reports import RankReports
 from sparkdl_runner.tracking.run.run_end import RunEnd, status_of
 from sparkdl_runner.tracking.run.server import (
     REQUEST_SECONDS,
-    TrackingServer,
     credentials,
     wait_for_server,
 )
@@ -191,11 +190,12 @@ class TrackedRun(Reports):
         self._own += self._ranks.add(world, report)
         if dropped := report.get("dropped"):
             self._count_lost(dropped)
-        entries = report["entries"]
-        if entries:
-            self._log(entries)
-            names = [entry[2] for entry in entries if entry[:2] == ["tag", NAME_TAG]]
-            self._run_name = names[-1] if names else self._run_name
+
+    def logged(self, world: World, entries: list[Entry]) -> None:
+        """See ``Reports.logged``."""
+        self._log(entries)
+        names = [entry[2] for entry in entries if entry[:2] == ["tag", NAME_TAG]]
+        self._run_name = names[-1] if names else self._run_name
         if any(entry[0] in ("param", "metric") for entry in entries):
             self._log_own()
 

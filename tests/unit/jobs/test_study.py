@@ -100,8 +100,10 @@ def test_a_storage_that_is_gone_in_the_middle_is_told(tmp_path: Path):
         study.ask()
 
 
-def report(*values: tuple[str, float, int]) -> dict[str, Any]:
-    return {"entries": [["metric", name, value, 0, step, {}] for name, value, step in values]}
+def report_to(pruning: Pruning, *values: tuple[str, float, int]) -> None:
+    pruning.progress(WORLD, {})
+    if values:
+        pruning.logged(WORLD, [["metric", name, value, 0, at, {}] for name, value, at in values])
 
 
 class Gang:
@@ -125,10 +127,10 @@ def test_a_trial_is_pruned_at_the_first_bad_value_of_its_metric():
     trial = study.ask()
     pruning = Pruning(trial, "loss")
     gang = Gang(pruning)
-    pruning.progress(WORLD, report(("other", 9.0, 0), ("loss", 2.0, 0)))
-    pruning.progress(WORLD, report(("loss", 9.0, 0)))  # The step of a second attempt.
+    report_to(pruning, ("other", 9.0, 0), ("loss", 2.0, 0))
+    report_to(pruning, ("loss", 9.0, 0))  # The step of a second attempt.
     assert gang.reasons == []
-    pruning.progress(WORLD, report(("loss", 2.5, 1), ("loss", 4.0, 2), ("loss", 1.0, 3)))
+    report_to(pruning, ("loss", 2.5, 1), ("loss", 4.0, 2), ("loss", 1.0, 3))
     assert gang.reasons == ["The trial was pruned at step 2: loss is 4."]
     assert pruning.pruned_at == 2
     assert study.trials[0].intermediate_values == {0: 2.0, 1: 2.5, 2: 4.0}
@@ -139,7 +141,7 @@ def test_a_trial_that_is_ended_before_its_ranks_report_ends_with_their_first_rep
     pruning.end("enough")
     gang = Gang(pruning)
     assert gang.reasons == []
-    pruning.progress(WORLD, report())
+    report_to(pruning)
     assert gang.reasons == ["enough"]
     assert pruning.pruned_at is None
 
@@ -151,7 +153,7 @@ def test_a_study_that_cannot_be_asked_ends_the_trial_with_its_error():
 
     pruning = Pruning(Broken(), "loss")
     gang = Gang(pruning)
-    pruning.progress(WORLD, report(("loss", 1.0, 0)))
+    report_to(pruning, ("loss", 1.0, 0))
     assert isinstance(pruning.error, sqlite3.OperationalError)
     assert gang.reasons
     assert pruning.pruned_at is None

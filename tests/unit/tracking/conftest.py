@@ -13,6 +13,7 @@ PATIENCE_SECONDS = 120.0
 @pytest.fixture(autouse=True)
 def _is_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "CLOSE_SECONDS", PATIENCE_SECONDS)
-    monkeypatch.setattr(delivery, "END_SECONDS", PATIENCE_SECONDS)
-    for name in ("REQUEST_SECONDS", "_ANSWER_SECONDS", "_LEAST_SECONDS"):
+    for name in ("END_SECONDS", "REQUEST_SECONDS", "_ANSWER_SECONDS"):
+        monkeypatch.setattr(delivery, name, PATIENCE_SECONDS)
+    for name in ("REQUEST_SECONDS", "_LEAST_SECONDS"):
         monkeypatch.setattr(server, name, PATIENCE_SECONDS)

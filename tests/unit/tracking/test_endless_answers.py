@@ -11,16 +11,12 @@ from hostile_server import MOST_BYTES, Hostile
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.driver.spark import asked
 from sparkdl_runner.tracking import Tracking
-from sparkdl_runner.tracking.run import server
+from sparkdl_runner.tracking.run import delivery, server
+from sparkdl_runner.tracking.run.delivery import RefusedError, ServerFailedError, TrackingServer
 from sparkdl_runner.tracking.run.opening import store
 from sparkdl_runner.tracking.run.opening.lease import Lease
 from sparkdl_runner.tracking.run.opening.opened import open_run
-from sparkdl_runner.tracking.run.server import (
-    RefusedError,
-    ServerFailedError,
-    TrackingServer,
-    why_unreachable,
-)
+from sparkdl_runner.tracking.run.server import why_unreachable
 
 
 @pytest.fixture
@@ -70,7 +66,7 @@ def test_of_a_refusal_that_never_ends_the_beginning_is_read(hostile: Hostile) ->
 def test_an_answer_to_entries_that_drips_is_a_failure_of_the_server(
     hostile: Hostile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(delivery, "_ANSWER_SECONDS", 0.2)
     drip(hostile)
     with pytest.raises(ServerFailedError, match="no whole answer in"):
         TrackingServer(hostile.uri, "r1").log([["tag", "a", "b"]])

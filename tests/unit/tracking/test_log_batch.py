@@ -13,7 +13,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, INVALID_PARAMETER_VALUE
 
-from sparkdl_runner.tracking.run.server import (
+from sparkdl_runner.tracking.run.delivery import (
     RefusedError,
     ServerFailedError,
     ServerUnreachableError,

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from one_module import replace_in
 from sparkdl_runner.tracking.run import delivery as delivery_module
 from sparkdl_runner.tracking.run import spool as spool_module
-from sparkdl_runner.tracking.run.delivery import MAX_METRICS, MAX_PARAMS, Delivery
-from sparkdl_runner.tracking.run.server import (
+from sparkdl_runner.tracking.run.delivery import (
+    MAX_METRICS,
+    MAX_PARAMS,
+    Delivery,
     RefusedError,
     ServerFailedError,
     ServerUnreachableError,

@@ -34,8 +34,8 @@ def test_parameters_of_the_function_come_before_our_own() -> None:
         said: list[object] = []
         own: list[object] = [["param", "width", "2"]]
         run = listening(said, own)
-        for entries in ([], [["tag", "a", "1"]], [first], [["param", "epochs", "3"]]):
-            TrackedRun.progress(run, None, {"entries": entries})
+        for entries in ([["tag", "a", "1"]], [first], [["param", "epochs", "3"]]):
+            TrackedRun.logged(run, None, entries)
         assert said == [[["tag", "a", "1"]], [first], own, [["param", "epochs", "3"]]]
 
 
@@ -47,9 +47,8 @@ def test_the_name_that_rank_0_gave_the_run_last_is_its_name() -> None:
         ([["param", "a", "1"]], "of the driver"),
         (renamed[:1], "first"),
         (renamed, "last"),
-        ([], "last"),
     ):
-        TrackedRun.progress(run, None, {"entries": entries})
+        TrackedRun.logged(run, None, entries)
         assert run._run_name == name
     assert said == [[["param", "a", "1"]], renamed[:1], renamed]
 
@@ -59,7 +58,7 @@ def test_what_ranks_logged_and_is_lost_is_counted_in_a_tag_and_told() -> None:
     run = listening(said, [])
     run._lost, run._problems = 0, []
     run._count_lost = partial(TrackedRun._count_lost, run)
-    TrackedRun.progress(run, None, {"entries": [], "dropped": 1000})
+    TrackedRun.progress(run, None, {"dropped": 1000})
     TrackedRun.unsent(run, SimpleNamespace(rank=0), 2)
     told = "{} metrics, parameters and tags that ranks had logged"
     assert said == [

@@ -132,7 +132,7 @@ class _Spare:
             self._dropped.set()
             return False
         with suppress(OSError):  # It has just ended.
-            self._worker.line.send({"environment": dict(environment)})
+            self._worker.line.send_values({"environment": dict(environment)})
         return True
 
     def given(self) -> WorkerProcess | None:

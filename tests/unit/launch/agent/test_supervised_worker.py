@@ -5,6 +5,7 @@ The worker is a small process that speaks as one does, and starts in a fiftieth 
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import signal
@@ -228,7 +229,7 @@ print(hear()[0], flush=True)
     assert (outcome.status, outcome.notes) == (Status.RETURNED, ())
     assert outcome.output_tail == ("serving", "{'kind': 'Release'}")
     # Once it has returned, it is to end; once it serves, it may stay as long as it is needed.
-    assert events.waited["Report"] is not None
+    assert events.waited["Returned"] is not None
     assert events.waited["Serving"] is None
 
 
@@ -251,13 +252,18 @@ print(made, flush=True)
 
 
 def entries(heard: Heard) -> list[object]:
-    return [entry for one in heard.of(messages.Progress) for entry in one.report["entries"]]
+    reports = [json.loads(one.report) for one in heard.of(messages.Logged)]
+    return [entry for report in reports for entry in report["entries"]]
 
 
 # Its first report is that of the start, as of each rank.
 LOGS = """
 def report(*entries):
-    say("Progress", report={"entries": list(entries), "problems": []})
+    text = json.dumps({"entries": list(entries), "problems": []}).encode()
+    if entries:
+        say("Logged", text, num_entries=len(entries))
+    else:
+        say("Progress", text)
 def raises(count):
     say("Raised", exception="OSError", message="no file", num_entries=count)
 report()

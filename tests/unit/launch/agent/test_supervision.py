@@ -10,7 +10,7 @@ import pytest
 
 from sparkdl_runner.launch.agent import supervision
 from sparkdl_runner.launch.agent.rank_log import rank_log
-from sparkdl_runner.launch.agent.supervision import Report, _Supervision, supervise
+from sparkdl_runner.launch.agent.supervision import _Supervision, supervise
 from sparkdl_runner.launch.agent.worker_process import WorkerProcess
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
@@ -38,14 +38,14 @@ def test_a_failure_is_told_at_once_and_a_return_at_the_end(end, was_stopped, tol
     heard = []
     rank = SimpleNamespace(
         _was_stopped=was_stopped,
-        _report=None,
+        _end=None,
         _sends_value=False,
         _tell=heard.append,
         _outcome=lambda: "an outcome",
     )
-    _Supervision._note(rank, Report(end, b""))
+    _Supervision._note(rank, end)
     assert heard == told
-    assert (rank._report is not None) == kept
+    assert (rank._end is not None) == kept
 
 
 @pytest.mark.parametrize(("plain", "sends"), [("", True), ("{}", True), ("{}", False)])
@@ -53,7 +53,7 @@ def test_a_plain_value_is_told_before_the_process_has_ended(plain, sends):
     told = []
     rank = _Supervision.__new__(_Supervision)
     rank._was_stopped, rank._sends_value, rank._tell = False, sends, told.append
-    rank._note(Report(Returned(plain), b"packed"))
+    rank._note(Returned(plain, payload=b"packed"))
     assert told == ([PlainValue(plain)] if plain and sends else [])
 
 

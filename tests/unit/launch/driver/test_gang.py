@@ -1,15 +1,18 @@
-"""When the ranks of an attempt are ended because one has failed."""
+"""When the ranks of an attempt are ended because one has failed, and who gets their reports."""
 
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver import gang
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
+from sparkdl_runner.launch.wire.messages import HostMetrics, Logged, Output, Progress, Text
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
+from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.rank.world import Peer, assign_ranks
 
 WORLD = assign_ranks(
@@ -22,9 +25,9 @@ LOST_PEER = Outcome(world=WORLD, status=Status.FAILED, ended_at=0.0, is_communic
 class Gang(gang.Gang):
     """A gang of no processes, which notes that it is ended."""
 
-    def __init__(self):
+    def __init__(self, *reports, show_output=False):
         attempt = AttemptSpec(backend="torch", function=b"", config=RunConfig(), run="r")
-        super().__init__(attempt, 1, (), show_output=False)
+        super().__init__(attempt, 1, reports, show_output=show_output)
         self.times_ended = 0
 
     def run(self):
@@ -73,3 +76,64 @@ def test_closing_forgets_an_end_that_is_still_to_come(timer):
     ranks.close()
     timer()
     assert not ranks.times_ended
+
+
+class Listening(Reports):
+    def __init__(self):
+        self.heard = []
+
+    def progress(self, world, report):
+        self.heard.append(report)
+
+    def logged(self, world, entries):
+        self.heard.append(entries)
+
+    def host_metrics(self, world, values):
+        self.heard.append(values["at"])
+
+
+def test_a_report_comes_in_two_parts_and_what_is_wrong_with_it_is_shown(capsys):
+    listening = Listening()
+    ranks = Gang(listening)
+    entry = ["metric", "loss", 1.0, 0, 1, {}]
+    ranks.take(WORLD, Progress.of({"step": 1, "problems": [], "entries": []}))
+    ranks.take(WORLD, Progress.of({"step": 2, "problems": ["it is late"], "entries": [entry]}))
+    assert listening.heard == [
+        {"step": 1, "problems": []},
+        {"step": 2, "problems": ["it is late"]},
+        [entry],
+    ]
+    assert capsys.readouterr().err == "[rank 0] it is late\n"
+
+
+def test_what_must_arrive_is_acknowledged_and_what_a_later_report_makes_up_for_is_not():
+    nothing = {"step": 1, "problems": [], "entries": []}
+    entry = ["metric", "loss", 1.0, 0, 1, {}]
+    assert type(Progress.of(nothing)) is Progress
+    assert type(Progress.of({**nothing, "problems": ["it is late"]})) is Logged
+    assert Progress.of({**nothing, "entries": [entry, entry]}).num_entries == 2
+
+
+def test_a_report_that_is_not_understood_is_said_once_and_others_hear_all(capsys):
+    def stumble(world, values):
+        raise KeyError(values["at"])
+
+    listening = Listening()
+    stumbling = SimpleNamespace(begin=lambda cancel: None, host_metrics=stumble)
+    ranks = Gang(stumbling, listening)
+    for at in (1, 2):
+        ranks.take(WORLD, HostMetrics({"at": at}))
+    for text in (b"no JSON", b"[]", b"{}"):
+        ranks.take(WORLD, Logged(text, 1))
+    assert listening.heard == [1, 2]
+    assert capsys.readouterr().err == (
+        "sparkdl_runner: a report of the ranks was not understood: KeyError(1)\n"
+    )
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_a_message_is_shown_whether_or_not_what_ranks_print_is(shows, capsys):
+    ranks = Gang(show_output=shows)
+    ranks.take(WORLD, Output(["printed"]))
+    ranks.take(WORLD, Text("sent"))
+    assert capsys.readouterr().out == shows * "[rank 0] printed\n" + "[rank 0] sent\n"

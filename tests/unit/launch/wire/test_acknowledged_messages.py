@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,11 +12,12 @@ from test_log_channel import PEERS, WORLDS, Recorder, client_of, server_of
 from sparkdl_runner.launch.wire import network
 from sparkdl_runner.launch.wire.channel import ChannelAddress
 from sparkdl_runner.launch.wire.frames import NONCE_BYTES, FrameCodec, receive_frame
-from sparkdl_runner.launch.wire.message_json import encode
+from sparkdl_runner.launch.wire.message_json import decode, encode
 from sparkdl_runner.launch.wire.messages import (
-    Acknowledged,
     Confirmed,
+    Ended,
     Hello,
+    Logged,
     Ping,
     Placed,
     Progress,
@@ -30,8 +32,9 @@ def report(step):
 
 def receive_next(connection, codec, kind):
     while True:  # Signs of life come in between, one a second.
-        if (message := receive_frame(connection, codec))["kind"] == kind:
-            return message
+        values, payload = receive_frame(connection, codec)
+        if values["kind"] == kind.__name__:
+            return decode(values, payload, {kind.__name__: kind})
 
 
 class Driver:
@@ -47,7 +50,7 @@ class Driver:
         connection.settimeout(120)
         nonce = bytes(NONCE_BYTES)
         outgoing = FrameCodec(KEY, nonce, b"driver")
-        connection.sendall(nonce + outgoing.seal(encode(Ping())))
+        connection.sendall(nonce + outgoing.seal(*encode(Ping())))
         return connection, FrameCodec(KEY, nonce, b"agent"), outgoing
 
 
@@ -62,21 +65,22 @@ def test_what_a_broken_connection_carried_is_sent_again_until_it_is_confirmed(dr
     client = client_of(None, channel=driver.channel)
     first, incoming, outgoing = driver.accept()
     for step in (1, 2, 3):
-        client.take(WORLDS[0], Progress(report(step)))
-    sent = [receive_next(first, incoming, "Acknowledged") for _ in range(3)]
-    assert [one["message"]["report"] for one in sent] == [report(step) for step in (1, 2, 3)]
+        client.take(WORLDS[0], Progress.of(report(step)))
+    sent = [receive_next(first, incoming, Logged) for _ in range(3)]
+    assert [json.loads(one.report) for one in sent] == [report(step) for step in (1, 2, 3)]
+    assert [one.number for one in sent] == [1, 2, 3]
     # It takes the first, and then the connection breaks: nobody knows what became of the others.
-    first.sendall(outgoing.seal(encode(Confirmed(sent[0]["number"]))))
+    first.sendall(outgoing.seal(*encode(Confirmed(sent[0].number))))
     while len(client._outbox._unconfirmed) == 3:
         receive_frame(first, incoming)  # An agent says something every second.
     first.close()
     second, incoming, outgoing = driver.accept()
-    again = [receive_next(second, incoming, "Acknowledged") for _ in range(2)]
+    again = [receive_next(second, incoming, Logged) for _ in range(2)]
     assert again == sent[1:]
-    second.sendall(outgoing.seal(encode(Confirmed(again[-1]["number"]))))
+    second.sendall(outgoing.seal(*encode(Confirmed(again[-1].number))))
     with ThreadPoolExecutor(1) as threads:
         notes = threads.submit(client.notes, WORLDS[0])
-        receive_next(second, incoming, "Ended")
+        receive_next(second, incoming, Ended)
         second.close()
     assert notes.result() == ()
 
@@ -91,11 +95,12 @@ def test_what_arrives_again_is_confirmed_again_and_counts_once():
             nonce = agent.recv(NONCE_BYTES, socket.MSG_WAITALL)
             outgoing = FrameCodec(server.channel.key, nonce, b"agent")
             incoming = FrameCodec(server.channel.key, nonce, b"driver")
-            agent.sendall(outgoing.seal(encode(Hello(PEERS[0]))))
-            agent.sendall(outgoing.seal(encode(Placed(WORLDS[0]))))
+            agent.sendall(outgoing.seal(*encode(Hello(PEERS[0]))))
+            agent.sendall(outgoing.seal(*encode(Placed(WORLDS[0]))))
             for number in numbers:
-                sure = Acknowledged(number, Progress(report(number)))
-                agent.sendall(outgoing.seal(encode(sure)))
-                assert receive_next(agent, incoming, "Confirmed")["number"] == number
+                logged = Progress.of(report(number))
+                logged.number = number
+                agent.sendall(outgoing.seal(*encode(logged)))
+                assert receive_next(agent, incoming, Confirmed).number == number
     server.close()
     assert [entries[0][4] for _, _, entries in recorder.heard] == [1, 2, 3]

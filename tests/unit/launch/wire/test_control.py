@@ -30,7 +30,7 @@ def lines():
 def test_messages_arrive_as_they_were_sent(messages):
     one, two = (WorkerPipe(end) for end in socket.socketpair())
     for message, payload in messages:
-        one.send(message, payload)
+        one.send_values(message, payload)
     assert [two.receive() for _ in messages] == messages
     one.close()
     two.close()
@@ -40,7 +40,8 @@ def test_messages_of_several_threads_do_not_mix(lines):
     one, two = lines
     payload = bytes(300_000)
     threads = [
-        threading.Thread(target=one.send, args=({"from": number}, payload)) for number in range(8)
+        threading.Thread(target=one.send_values, args=({"from": number}, payload))
+        for number in range(8)
     ]
     for thread in threads:
         thread.start()
@@ -105,7 +106,7 @@ def test_a_socket_arrives_with_its_envelope_and_is_not_inherited_further(lines):
         with received:
             assert received.getsockname() == listener.getsockname()
             assert not received.get_inheritable()
-    one.send({"kind": "release"})
+    one.send_values({"kind": "release"})
     assert two.receive() == ({"kind": "release"}, b"")
 
 
@@ -119,6 +120,6 @@ def test_a_line_is_waited_on_where_many_files_are_open():
         high = os.dup2(ours.fileno(), 5000, inheritable=False)
         line = WorkerPipe(socket.socket(fileno=high))
         assert not line.wait(0)
-        WorkerPipe(theirs).send({"a": 1})
+        WorkerPipe(theirs).send_values({"a": 1})
         assert line.wait(120)
         line.close()

@@ -52,7 +52,7 @@ def mutate(dice: random.Random, content: bytes) -> bytes:
 def test_no_frame_but_a_sealed_one_is_taken():
     key, nonce = bytes(range(32)), bytes(NONCE_BYTES)
     messages = [encode(one) for one in (Placed(WORLDS[0]), Stop(), Text("text"))]
-    good = [FrameCodec(key, nonce, b"agent").seal(message) for message in messages]
+    good = [FrameCodec(key, nonce, b"agent").seal(*message) for message in messages]
     dice = random.Random(0)
 
     async def feed() -> int:
@@ -104,7 +104,7 @@ def test_a_healthy_rank_notices_nothing_of_strangers(recorder):
     # Were strangers faster, they could be as many as the server takes connections.
     assert client.is_connected
     sealed = FrameCodec(dice.randbytes(32), bytes(NONCE_BYTES), b"agent").seal(
-        encode(Hello(PEERS[0]))
+        *encode(Hello(PEERS[0]))
     )
     for number in range(300):
         with socket.create_connection(server.address, timeout=PATIENCE_SECONDS) as stranger:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import secrets
 import socket
 import threading
@@ -31,11 +32,11 @@ from sparkdl_runner.launch.wire.messages import (
     Gather,
     Hello,
     LoaderPlan,
+    Logged,
     Message,
     Output,
     Ping,
     Placed,
-    Progress,
     RequestGrowth,
     RequestStop,
     Stacks,
@@ -77,8 +78,8 @@ class Recorder:
                 self.heard.append((outcome.world.rank, "failed", outcome))
             case LoaderPlan(plan):
                 self.heard.append((world.rank, "loader_plan", plan))
-            case Progress(report):
-                self.heard.append((world.rank, "progress", report["entries"]))
+            case Logged(report):
+                self.heard.append((world.rank, "logged", json.loads(report)["entries"]))
 
 
 @pytest.fixture
@@ -272,9 +273,9 @@ def test_recorded_frames_cannot_be_replayed(server, recorder):
     with socket.create_connection(server.address, timeout=PATIENCE_SECONDS) as connection:
         nonce = connection.recv(16, socket.MSG_WAITALL)
         codec = FrameCodec(server.channel.key, nonce, b"agent")
-        hello = codec.seal(encode(Hello(PEERS[0])))
-        hello += codec.seal(encode(Placed(WORLDS[0])))
-        message = codec.seal(encode(Text("once")))
+        hello = codec.seal(*encode(Hello(PEERS[0])))
+        hello += codec.seal(*encode(Placed(WORLDS[0])))
+        message = codec.seal(*encode(Text("once")))
         connection.sendall(hello + message + message)
         read_to_the_end(connection)  # the repeated frame ended the connection
     with socket.create_connection(server.address, timeout=PATIENCE_SECONDS) as connection:
@@ -348,7 +349,7 @@ def test_a_driver_that_does_not_read_costs_lines_not_time(monkeypatch):
     address = ChannelAddress(host="127.0.0.1", port=listener.getsockname()[1], key=bytes(32))
     client = client_of(None, channel=address)
     accepted, _ = listener.accept()
-    accepted.sendall(bytes(16) + FrameCodec(bytes(32), bytes(16), b"driver").seal(encode(Ping())))
+    accepted.sendall(bytes(16) + FrameCodec(bytes(32), bytes(16), b"driver").seal(*encode(Ping())))
     assert client.is_connected
     for _ in range(2000):  # Were one to wait for the driver, it would wait for ever.
         client.take(WORLDS[0], Output(["x" * 60_000]))
@@ -391,8 +392,8 @@ def test_the_watch_is_told_of_signs_and_of_the_end(server):
 def test_an_agent_that_goes_without_a_word_is_gone(server):
     with socket.create_connection(server.address, timeout=PATIENCE_SECONDS) as connection:
         codec = FrameCodec(server.channel.key, connection.recv(16, socket.MSG_WAITALL), b"agent")
-        connection.sendall(codec.seal(encode(Hello(PEERS[0]))))
-        connection.sendall(codec.seal(encode(Placed(WORLDS[0]))))
+        connection.sendall(codec.seal(*encode(Hello(PEERS[0]))))
+        connection.sendall(codec.seal(*encode(Placed(WORLDS[0]))))
         wait_for(lambda: 0 in server._agents)
     wait_for(lambda: server.watch._ranks[0].gone_at is not None)
 
@@ -403,7 +404,7 @@ def test_agents_that_say_nothing_after_they_got_their_seats_are_missed(server):
             connection = stack.enter_context(socket.create_connection(server.address))
             nonce = connection.recv(16, socket.MSG_WAITALL)
             connection.sendall(
-                FrameCodec(server.channel.key, nonce, b"agent").seal(encode(Hello(peer)))
+                FrameCodec(server.channel.key, nonce, b"agent").seal(*encode(Hello(peer)))
             )
         wait_for(lambda: server.watch.running() == {0, 1})
     wait_for(lambda: {one.world.rank for one in server.watch.missing()} == {0, 1})
@@ -600,7 +601,9 @@ def test_who_is_no_driver_cannot_pass_for_it(monkeypatch):
         answers: list = []
         client = client_of(None, channel=channel, on_assignment=answers.append)
         with listener.accept()[0] as stranger:
-            stranger.sendall(bytes(16) + FrameCodec(b"", bytes(16), b"driver").seal(encode(Stop())))
+            stranger.sendall(
+                bytes(16) + FrameCodec(b"", bytes(16), b"driver").seal(*encode(Stop()))
+            )
             wait_for(lambda: answers == [Gather()])
             assert not client.is_connected
             client.close()
@@ -703,10 +706,15 @@ def test_confirmations_are_waited_for_at_the_end_where_the_driver_hears(is_conne
 
 
 @settings(max_examples=30)
-@given(st.lists(st.dictionaries(st.text(max_size=5), st.integers(), max_size=3)), st.data())
+@given(
+    st.lists(
+        st.tuples(st.dictionaries(st.text(max_size=5), st.integers(), max_size=3), st.binary())
+    ),
+    st.data(),
+)
 def test_frames_are_found_whole_however_they_come_in_pieces(sent, data):
     sealing, opening = (FrameCodec(b"key", b"nonce", b"agent") for _ in range(2))
-    stream = b"".join(map(sealing.seal, sent))
+    stream = b"".join(sealing.seal(*content) for content in sent)
     buffer, found = bytearray(), []
     while stream:
         size = data.draw(st.integers(1, len(stream)))

@@ -9,6 +9,8 @@ import torch
 from torch.distributed import DistBackendError
 
 from sparkdl_runner.launch.backends import get_backend
+from sparkdl_runner.launch.wire.message_json import encode
+from sparkdl_runner.launch.wire.messages import Message
 from sparkdl_runner.launch.worker import __main__ as worker
 from sparkdl_runner.launch.worker import gpu_memory
 
@@ -30,8 +32,8 @@ OTHERS = [
 class Line:
     """Keeps what a worker sends."""
 
-    def send(self, message: dict[str, object], payload: bytes = b"") -> None:
-        self.message = json.loads(json.dumps(message))
+    def send(self, message: Message) -> None:
+        self.message = json.loads(json.dumps(encode(message)[0]))
 
 
 @pytest.mark.parametrize("error", OF_GPUS)

@@ -9,6 +9,7 @@ import types
 import weakref
 from types import SimpleNamespace
 
+from sparkdl_runner.launch.wire.messages import Pulse
 from sparkdl_runner.launch.worker import pulse
 
 
@@ -26,7 +27,7 @@ class Line:
         self._settled = Settled()
         self._seen: tuple[types.FrameType, int] | None = None
 
-    def send(self, message: dict) -> None:
+    def send(self, message: Pulse) -> None:
         if self.is_closed:
             raise BrokenPipeError
         settled, frame = self._settled, waits_in(threading.main_thread())
@@ -36,7 +37,7 @@ class Line:
             settled.pulse = message
             settled.set()
 
-    def wait(self) -> dict:
+    def wait(self) -> Pulse:
         """What pulses say as long as the main thread waits here."""
         settled = self._settled = Settled()
         assert settled.wait(120)
@@ -49,7 +50,7 @@ def waits_in(thread: threading.Thread) -> types.FrameType | None:
     return frame if frame.f_code is threading.Condition.wait.__code__ else None
 
 
-def in_the_rendezvous(line: Line) -> dict:
+def in_the_rendezvous(line: Line) -> Pulse:
     return line.wait()
 
 
@@ -77,13 +78,13 @@ def test_a_place_stays_while_the_function_waits_at_it_and_the_rendezvous_is_know
     finally:
         line.is_closed = True
         thread.join()
-    assert here["place"] != elsewhere["place"]
-    assert (here["joining"], elsewhere["joining"]) == (False, True)
-    assert here["communicating"]
-    assert here["lingering"] == ""
+    assert here.place != elsewhere.place
+    assert (here.joining, elsewhere.joining) == (False, True)
+    assert here.communicating
+    assert here.lingering == ""
     # The main one waits for others, which are looked at as well, and the thread itself is not.
-    assert threading.main_thread().native_id in here["threads"]
-    assert thread.native_id not in here["threads"]
+    assert threading.main_thread().native_id in here.threads
+    assert thread.native_id not in here.threads
 
 
 def test_another_thread_that_goes_on_is_seen_while_the_main_one_waits(monkeypatch):
@@ -103,7 +104,7 @@ def test_another_thread_that_goes_on_is_seen_while_the_main_one_waits(monkeypatc
     places = set()
     try:
         while len(places) < 2:  # From one line of the main one.
-            places.add(line.wait()["place"])
+            places.add(line.wait().place)
             may_go_on.set()
     finally:
         may_go_on.set()

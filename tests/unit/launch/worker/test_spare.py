@@ -60,7 +60,7 @@ class Agent:
             raise EOFError
         return {"environment": dict(self._environment or {})}, b""
 
-    def send(self, message: object) -> None:
+    def send_values(self, message: object) -> None:
         self.told.append(message)
 
 
