@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from sparkdl_runner.data.decode.arrays import Array, Leaf
-from sparkdl_runner.data.decode.images import ImageSize
+from sparkdl_runner.network.arrays import Array, Leaf
+from sparkdl_runner.network.images import ImageSize
 
 Nulls = Literal["error", "fill", "nan", "mask"]
 NULLS: tuple[Nulls, ...] = ("error", "fill", "nan", "mask")

@@ -1,63 +1,14 @@
-"""The size of encoded images in a batch, and the pixels of Spark's ImageSchema."""
+"""Spark's own structs as they are stored: the numbers of ML vectors, the pixels of images."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from sparkdl_runner.data.decode.arrays import validity
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.network.images import CHANNELS, Exif
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageSize:
-    """The size and mode of every decoded image of a column."""
-
-    height: int
-    width: int
-    mode: str = "RGB"
-    """Pillow's name: ``L`` (grey), ``RGB`` or ``RGBA``."""
-    exif: Exif = "ignore"
-    """Whether the image is turned as its EXIF entry says, as viewers show it: ``"apply"``."""
-
-    @classmethod
-    def of(cls, name: str, value: Any) -> ImageSize:
-        """Reads ``(height, width)``, ``(height, width, mode)``, or a dict of the fields by name.
-
-        Raises:
-            ValueError: It is neither, or the mode is unknown.
-        """
-        if isinstance(value, ImageSize):
-            return value
-        try:
-            if not isinstance(value, Mapping):
-                value = dict(zip(("height", "width", "mode"), value, strict=len(value) > 3))
-            size = cls(**{**value, "height": int(value["height"]), "width": int(value["width"])})
-        except (TypeError, ValueError, KeyError):
-            size = None
-        if (
-            size is None
-            or min(size.height, size.width) < 1
-            or size.mode not in CHANNELS
-            or size.exif not in ("ignore", "apply")
-        ):
-            raise ValueError(
-                f"images[{name!r}] is {value!r}; expected (height, width), (height, width, mode) "
-                "or a dict of height, width, mode and exif, with mode one of "
-                f"{', '.join(CHANNELS)}, and exif 'ignore' or 'apply'."
-            )
-        return size
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Height, width, channels."""
-        return self.height, self.width, CHANNELS[self.mode]
+from sparkdl_runner.network.arrays import Array, as_numpy, lists, validity
 
 
 def decode_schema(array: pa.Array, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
@@ -91,4 +42,35 @@ def decode_schema(array: pa.Array, shape: tuple[int, int, int]) -> npt.NDArray[n
         order = [2, 1, 0, 3][: shape[2]]
         pixels = pixels[..., order]
     result[valid] = pixels
+    return result
+
+
+def vectors(array: pa.Array, size: int, fill: float | None) -> Array:
+    """Spark's ML vectors, dense or sparse, as stored: float64 ``[n, size]``.
+
+    ``type`` is 1 for a dense vector, all of whose numbers are in ``values``, and 0 for a sparse
+    one, whose ``values`` belong to ``indices``; see VectorUDT in Spark's ML library.
+    """
+    result = np.zeros((len(array), size), dtype=np.float64)
+    # flatten() carries the struct's own nulls down to its fields.
+    fields = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
+    offsets, values = lists(fields["values"])
+    sizes = np.diff(offsets)
+    numbers = as_numpy(values)
+    is_dense = as_numpy(pc.fill_null(pc.equal(fields["type"], 1), False).cast(pa.uint8())) == 1
+    wrong = sizes[is_dense] != size
+    if wrong.any():
+        raise DatasetError(
+            f"a vector of size {sizes[is_dense][wrong][0]} was found where the manifest says that "
+            f"all have size {size}"
+        )
+    from_dense = np.repeat(is_dense, sizes)
+    result[is_dense] = numbers[from_dense].reshape(int(is_dense.sum()), size)
+    if not is_dense.all():
+        index_offsets, indices = lists(fields["indices"])
+        owner = np.repeat(np.arange(len(array)), np.diff(index_offsets))
+        keep = ~is_dense[owner]
+        result[owner[keep], as_numpy(indices)[keep]] = numbers[~from_dense]
+    if array.null_count:
+        result[~validity(array)] = fill or 0
     return result
