@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml.functions import vector_to_array
@@ -118,13 +117,20 @@ def _as_taken(frame: DataFrame, column: Column) -> tuple[SparkColumn, str]:
     expected = expected if column.kind == "list" else "a number"
     _require(is_number and depth == len(column.shape), column, kind, expected)
     if convert is not None:
-        for _ in range(depth):
-            convert = partial(f.transform, f=convert)
-        value = convert(value)
+        value = _at_depth(depth, convert, value)
     wanted = _SPARK_TYPES[column.dtype]
     if not depth and leaf != wanted and wanted in ("float", "double"):
         return value.cast(wanted), wanted
     return value, leaf
+
+
+def _at_depth(
+    depth: int, convert: Callable[[SparkColumn], SparkColumn], value: SparkColumn
+) -> SparkColumn:
+    """Numbers, lists of them, or lists of lists, each converted."""
+    if depth == 0:
+        return convert(value)
+    return f.transform(value, lambda one: _at_depth(depth - 1, convert, one))
 
 
 def _microseconds_of_utc(moment: SparkColumn) -> SparkColumn:

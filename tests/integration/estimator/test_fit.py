@@ -31,15 +31,6 @@ def _same_environment():
     os.environ.update(environment)
 
 
-@pytest.fixture
-def cache(spark, tmp_path) -> Path:
-    """The folder of conversions, for a test of its own."""
-    setting = "petastorm.spark.converter.parentCacheDirUrl"
-    spark.conf.set(setting, tmp_path.as_uri())
-    yield tmp_path
-    spark.conf.unset(setting)
-
-
 def files(cache: Path) -> list[Path]:
     return [path for path in cache.rglob("*.parquet") if path.is_file()]
 
