@@ -66,6 +66,7 @@ def frame_of(spark: Any, *, nulls: bool, nan: float) -> Any:
     vectors = [Vectors.dense([1.5, nan]), Vectors.sparse(2, {1: 0.1})]
     columns: dict[str, tuple[Any, list[Any]]] = {
         "vector": (VectorUDT(), [*vectors, *none, vectors[1]]),
+        "padded_vector": (VectorUDT(), [vectors[0], Vectors.dense([0.5]), *none, vectors[1]]),
         "picture": (t.BinaryType(), [image("L"), image("RGB"), *none, image("RGBA")]),
     }
     for name, values in VALUES.items():
