@@ -6,12 +6,25 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.network.arrays import leaf_of
 from sparkdl_runner.network.columns import Column
 from sparkdl_runner.network.images import ImageSize
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
+
+# The loader's types for Spark's types of numbers, in training.
+_DTYPES = {
+    "boolean": "bool",
+    "tinyint": "int8",
+    "smallint": "int16",
+    "int": "int32",
+    "bigint": "int64",
+    "float": "float32",
+    "double": "float64",
+    "date": "int32",
+    "timestamp": "int64",
+    "timestamp_ntz": "int64",
+}
 
 
 def network_columns(
@@ -42,7 +55,6 @@ def _column_of(
 ) -> Column:
     from pyspark.ml.linalg import VectorUDT
     from pyspark.sql import types as t
-    from pyspark.sql.pandas.types import to_arrow_type
 
     kind = type_of(schema, name)
     options: dict[str, Any] = {"name": name, "fill_value": reading.get("fill_value", 0)}
@@ -57,20 +69,17 @@ def _column_of(
         return Column(**options, kind="list", dtype="float64", shape=(*lengths, None)[:1], pad=pad)
     while isinstance(kind, t.ArrayType):
         depth, kind = depth + 1, kind.elementType
-    try:
-        leaf = leaf_of(to_arrow_type(kind), decimals="float64")
-    except TypeError as error:  # Arrow has no such type.
-        leaf = str(error)
-    if isinstance(leaf, str):
+    dtype = "float64" if isinstance(kind, t.DecimalType) else _DTYPES.get(kind.simpleString())
+    if dtype is None:
         raise ValueError(
             f"The column {name!r} is of type {schema[name].dataType.simpleString()}, of which no "
             "tensor can be made: give the model columns of numbers, of arrays or vectors of "
             "numbers, or encoded images with images={…}."
         )
     if not depth:
-        return Column(**options, dtype=leaf.dtype.name)
+        return Column(**options, dtype=dtype)
     shape = tuple([*lengths, *[None] * depth][:depth])
-    return Column(**options, kind="list", dtype=leaf.dtype.name, shape=shape, pad=pad)
+    return Column(**options, kind="list", dtype=dtype, shape=shape, pad=pad)
 
 
 def _of(value: Any, name: str, default: Any) -> Any:
