@@ -21,20 +21,6 @@ class ChangedFileError(DatasetError):
     """A file is not the one that was converted."""
 
 
-class BadValueError(DatasetError):
-    """One value cannot become a tensor's number, though its file is whole.
-
-    Attributes:
-        problem: What is wrong with it.
-        remedy: What to do.
-    """
-
-    def __init__(self, problem: str, remedy: str) -> None:
-        super().__init__(f"it {problem}")
-        self.problem = problem
-        self.remedy = remedy
-
-
 class BadRowError(DatasetError):
     """One row cannot be decoded.
 

@@ -1,5 +1,6 @@
-"""A network between tables: which columns it takes, and which columns its outputs become.
+"""A network between tables: its columns as tensors, and the columns that its outputs become.
 
-Imports nothing of this package, so that a model of MLflow's can carry a copy of it.
-Imported by training, estimator and tracking.
+Imports nothing of this package, so that a model of MLflow's can carry a copy of it. By its rule
+for a column's values a loader makes batches, too: a network is scored with what it was trained
+with. Imported by data, training, estimator and tracking.
 """

@@ -1,7 +1,7 @@
-"""The columns of a table as a network's inputs, and the conversion of their values to tensors.
+"""A column of a table as a network's input: the same tensors as the training's loader makes.
 
-Values come as Spark, MLflow or a person has them in pandas, or as Arrow has them; both are first
-brought to ``Values``, and then to tensors as the training's loader makes them.
+Both read Arrow's arrays by ``arrays``, ``ragged`` and ``images``: the loader by the plan of its
+data set, and a prediction, which knows no more than a batch, by the ``Column`` of the training.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
+
+from .arrays import Array, Leaf, dense, holds, is_list, leaf_of, lists, validity
+from .errors import BadColumnError, BadValueError, UnexpectedNullError, WrongLengthError
+from .images import CHANNELS, Exif, decode
+from .ragged import keep_numbers, padded
 
 if TYPE_CHECKING:
     import torch
 
-Array = npt.NDArray[Any]
 Nulls = Literal["error", "fill", "nan", "mask"]
-_CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
-
-
-class BadColumnError(ValueError):
-    """A column's values are not what the network takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +50,7 @@ class Column:
     nulls: Nulls = "error"
     fill_value: float = 0
     image: tuple[int, int, str] | None = None
-    exif: Literal["ignore", "apply"] = "ignore"
+    exif: Exif = "ignore"
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Column:
@@ -77,156 +76,140 @@ class Column:
         """The shape of a row of the tensor."""
         if self.image is not None:
             height, width, mode = self.image
-            return height, width, _CHANNELS[mode]
+            return height, width, CHANNELS[mode]
         return self.shape if self.pad is None else (self.pad, *self.shape[1:])
 
     @property
-    def fill(self) -> float:
-        """The value that replaces a null."""
-        return float("nan") if self.nulls == "nan" else self.fill_value
+    def fill(self) -> float | None:
+        """The value that replaces a null; None where a training refuses nulls."""
+        if self.nulls == "error" or (self.nulls == "mask" and self.pad is not None):
+            return None
+        value = float("nan") if self.nulls == "nan" else self.fill_value
+        return value if self.kind == "image" or holds(np.dtype(self.dtype), value) else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Values:
-    """A column's values in one piece.
-
-    Attributes:
-        flat: All numbers in order; or bytes, one entry a row (None for a null).
-        lengths: Of the lists at each depth, from the outside in; the first has an entry for each
-            row, and a null list has the length 0.
-        valid: Which rows are not null; None if all are.
-        valid_numbers: Which numbers of ``flat`` are not null; None if all are.
-    """
-
-    flat: Any
-    lengths: tuple[Array, ...] = ()
-    valid: Array | None = None
-    valid_numbers: Array | None = None
-
-
-def tensors(column: Column, values: Values) -> dict[str, torch.Tensor]:
+def tensors(column: Column, array: pa.Array) -> dict[str, torch.Tensor]:
     """Returns a column's entries of a batch: itself, and its mask or its lengths if it has any.
 
+    Args:
+        column: What it holds.
+        array: ``[rows]`` numbers, lists of numbers, or bytes.
+
     Raises:
-        BadColumnError: It holds nulls, or lists of other lengths than the network takes.
+        BadColumnError: It holds nulls, or other values than the network takes.
     """
     import torch
 
-    mask: Array | None = None
-    if column.kind == "image":
-        from .images import decode
-
-        _refuse_nulls(column, values.valid)
-        made = {column.name: decode(column.name, values.flat, column.image, column.exif)}
-        mask = values.valid
-    elif column.kind == "number":
-        numbers, mask = _numbers(column, values.flat, values.valid)
-        made = {column.name: numbers}
-    else:
-        _refuse_nulls(column, values.valid)
-        numbers, valid_numbers = _numbers(column, values.flat, values.valid_numbers)
-        if column.pad is not None:
-            made = _padded(column, numbers, values)
-        else:
-            made, mask = _dense(column, numbers, values, valid_numbers)
-    if column.nulls == "mask":
-        whole = next(iter(made.values()))
-        shape = whole.shape if column.kind == "list" else whole.shape[:1]
-        made[column.name + "_mask"] = np.ones(shape, dtype=np.bool_) if mask is None else mask
-    return {name: torch.from_numpy(_writable(one)) for name, one in made.items()}
+    # torch warns of memory that it must not write to, such as Arrow's.
+    return {
+        name: torch.from_numpy(one if one.flags.writeable else one.copy())
+        for name, one in entries(column, array).items()
+    }
 
 
-def numbers_of(column: Column, values: Values) -> Array:
-    """A column of one number a row, ``[rows]``; where it holds no null, of the type that it has.
+def entries(column: Column, array: pa.Array) -> dict[str, Array]:
+    """What ``tensors`` returns, as NumPy's arrays, which may be Arrow's own memory."""
+    try:
+        if array.null_count and column.fill is None:
+            raise UnexpectedNullError
+        array = _with_type(column, array)
+        if column.kind == "image":
+            made = decode(column.name, array.to_pylist(), column.image, column.exif)
+            return _masked(column, made, validity(array))
+        lengths, leaf = _form(column, array)
+        if column.pad is None:
+            is_masked = column.nulls == "mask"
+            return _masked(column, *dense(array, lengths, leaf, column.fill, masked=is_masked))
+        rows = keep_numbers(array, lengths[1:], leaf, column.fill)
+        made, sizes = padded(rows, column.pad, lengths[1:], leaf.dtype, 0)
+        return {column.name: made, f"{column.name}_length": sizes}
+    except BadColumnError as error:
+        raise BadColumnError(_sentence(column, error)) from error
 
-    Raises:
-        BadColumnError: It holds nulls that the network does not take.
+
+def _masked(column: Column, made: Array, mask: Array | None) -> dict[str, Array]:
+    masks = {f"{column.name}_mask": mask} if column.nulls == "mask" and mask is not None else {}
+    return {column.name: made, **masks}
+
+
+def _with_type(column: Column, array: pa.Array) -> pa.Array:
+    """The array, of bytes where it holds images, and of numbers where all of them are null."""
+    inner = array.type
+    while is_list(inner):
+        inner = inner.value_type
+    is_image = column.kind == "image"
+    if not (is_image or pa.types.is_null(inner)):
+        return array
+    wanted = pa.binary() if is_image else pa.from_numpy_dtype(np.dtype(column.dtype))
+    for _ in column.shape:
+        wanted = pa.list_(wanted)
+    try:
+        return array if array.type == wanted else array.cast(wanted)
+    except pa.ArrowException:
+        raise BadColumnError(_other_type(column, array)) from None
+
+
+def _form(column: Column, array: pa.Array) -> tuple[tuple[int, ...], Leaf]:
+    """The lengths of the lists at each depth, and how the innermost values become numbers.
+
+    Where the training did not fix a length, the first list has it, and all others must.
     """
-    flat = values.flat
-    if values.valid is None and flat.dtype.kind == np.dtype(column.dtype).kind:
-        return flat  # type: ignore[no-any-return]
-    return _numbers(column, flat, values.valid)[0]
-
-
-def _numbers(column: Column, flat: Array, valid: Array | None) -> tuple[Array, Array | None]:
-    _refuse_nulls(column, valid)
+    lengths: list[int] = []
+    values = array
+    while is_list(values.type):
+        known = column.shape[len(lengths)] if len(lengths) < len(column.shape) else None
+        offsets, inner = lists(values)
+        if known is None:
+            sizes = np.diff(offsets)[validity(values)]
+            known = int(sizes[0]) if len(sizes) else 0
+        lengths.append(known)
+        values = inner
+    leaf = leaf_of(values.type, decimals="float64")
+    if isinstance(leaf, str) or len(lengths) != len(column.shape):
+        raise BadColumnError(_other_type(column, array))
     dtype = np.dtype(column.dtype)
-    if valid is not None:
-        numbers = np.full(len(flat), column.fill, dtype=dtype)
-        numbers[valid] = flat[valid]
-        return numbers, valid
-    if flat.dtype.kind == "f" and dtype.kind in "iub":
-        # pandas turns whole numbers with nulls into floats with NaN.
-        missing = np.isnan(flat)
-        if missing.any():
-            return _numbers(column, flat, ~missing)
-    return flat.astype(dtype, copy=False), None
+    if leaf.dtype != dtype:
+        # Only to fractions a number is rounded.
+        cast = () if dtype.kind == "f" else (("cast", pa.from_numpy_dtype(dtype)),)
+        leaf = Leaf(dtype=dtype, steps=(*leaf.steps, *cast))
+    return tuple(lengths), leaf
 
 
-def _refuse_nulls(column: Column, valid: Array | None) -> None:
-    if valid is not None and column.nulls == "error":
-        raise BadColumnError(null_sentence(column.name))
+def _sentence(column: Column, error: BadColumnError) -> str:
+    if isinstance(error, UnexpectedNullError):
+        return null_sentence(column)
+    if isinstance(error, BadValueError):
+        return f"The column {column.name!r} {error.problem}; the model takes {column.dtype} there."
+    if isinstance(error, WrongLengthError):
+        takes = "others have" if None in column.shape else "the model takes"
+        or_pad = "" if column.pad is not None else f", or fit with pad={{{column.name!r}: …}}"
+        return (
+            f"The column {column.name!r} has a row with a list or vector of length "
+            f"{error.length}, and {takes} {error.expected}. Give it rows of this length{or_pad}."
+        )
+    return str(error)
 
 
-def null_sentence(name: str) -> str:
+def null_sentence(column: Column) -> str:
     """The message for a column with nulls that the model does not take."""
+    reason, rules = "", "nulls='fill', 'nan' or 'mask'"
+    if column.nulls == "mask":
+        reason, rules = " and with pad=, beside which there is no mask", "nulls='fill' or 'nan'"
+    elif column.nulls != "error":
+        value = "NaN" if column.nulls == "nan" else column.fill_value
+        reason, rules = f", and {column.dtype} does not hold {value}", "another rule"
     return (
-        f"The column {name!r} holds a null, and the model was fitted with nulls='error'. Drop "
-        "these rows, fill them, or fit with nulls='fill', 'nan' or 'mask'."
+        f"The column {column.name!r} holds a null, and the model was fitted with "
+        f"nulls={column.nulls!r}{reason}. Drop these rows, fill them, or fit with {rules}."
     )
 
 
-def _dense(
-    column: Column, numbers: Array, values: Values, valid_numbers: Array | None
-) -> tuple[dict[str, Array], Array | None]:
-    """``[rows, *shape]`` numbers, and which of them were not null."""
-    shape = []
-    for depth, lengths in enumerate(values.lengths):
-        expected = column.shape[depth] if depth < len(column.shape) else None
-        present = lengths if depth or values.valid is None else lengths[values.valid]
-        size = expected if expected is not None else int(present[0]) if len(present) else 0
-        wrong = np.flatnonzero(present != size)
-        if len(wrong):
-            takes = f"the model takes {size}" if expected is not None else f"others have {size}"
-            raise BadColumnError(
-                f"The column {column.name!r} has a row with a list or vector of length "
-                f"{present[wrong[0]]}, and {takes}. Give it rows of this length, or fit with "
-                f"pad={{{column.name!r}: …}}."
-            )
-        shape.append(size)
-    if values.valid is None:
-        made = numbers.reshape(len(values.lengths[0]), *shape)
-        mask = None if valid_numbers is None else valid_numbers.reshape(made.shape)
-        return {column.name: made}, mask
-    made = np.full((len(values.valid), *shape), column.fill, dtype=numbers.dtype)
-    made[values.valid] = numbers.reshape(-1, *shape)
-    mask = np.zeros(made.shape, dtype=np.bool_)
-    kept = True if valid_numbers is None else valid_numbers.reshape(-1, *shape)
-    mask[values.valid] = kept
-    return {column.name: made}, mask
-
-
-def _padded(column: Column, numbers: Array, values: Values) -> dict[str, Array]:
-    """Lists of any length, each cut or filled up, and how much of each is real."""
-    length, outer = column.pad or 0, values.lengths[0]
-    inner = [int(one[0]) if len(one) else 0 for one in values.lengths[1:]]
-    for place, lengths in enumerate(values.lengths[1:]):
-        expected = column.shape[1 + place] if 1 + place < len(column.shape) else None
-        inner[place] = expected if expected is not None else inner[place]
-        if (lengths != inner[place]).any():
-            raise BadColumnError(
-                f"The lists inside of the lists of the column {column.name!r} differ in length, "
-                f"and the model takes {inner[place]}."
-            )
-    sizes = np.minimum(outer, length)
-    real = np.arange(length) < sizes[:, None]
-    starts = np.cumsum(outer) - outer
-    place = (starts[:, None] + np.arange(length))[real]
-    made = np.zeros((len(outer), length, *inner), dtype=numbers.dtype)
-    made[real] = numbers.reshape(-1, *inner)[place]
-    return {column.name: made, f"{column.name}_length": sizes.astype(np.int64)}
-
-
-def _writable(array: Array) -> Array:
-    # torch warns of memory that it must not write to, such as Arrow's.
-    return array if array.flags.writeable else array.copy()
+def _other_type(column: Column, array: pa.Array) -> str:
+    takes = {"number": "numbers", "image": "encoded images, as bytes,"}.get(
+        column.kind, "lists or arrays of numbers"
+    )
+    value = next((one for one in array if one.is_valid), None)
+    held = "" if value is None else f" and holds {str(value.as_py())[:50]!r}"
+    return (
+        f"The column {column.name!r} is of type {array.type}{held}; the model takes {takes} there."
+    )

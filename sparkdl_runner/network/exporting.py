@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
-from .columns import Column, Values, tensors
+from .columns import Column, tensors
 from .outputs import by_label
 from .predictor import Description
 from .torch_export import NotExportableError, first_line, quiet_export
@@ -40,10 +41,10 @@ def example_of(columns: Sequence[Column], rows: int) -> dict[str, torch.Tensor]:
         numbers = random.standard_normal(int(np.prod(shape)))
         dtype = np.dtype(column.dtype)
         flat = numbers.astype(dtype) if dtype.kind == "f" else np.zeros(len(numbers), dtype)
-        lengths = tuple(
-            np.full(int(np.prod(shape[: depth + 1])), size) for depth, size in enumerate(shape[1:])
-        )
-        batch.update(tensors(column, Values(flat=flat, lengths=lengths)))
+        array = pa.array(flat)
+        for size in reversed(shape[1:]):
+            array = pa.FixedSizeListArray.from_arrays(array, size)
+        batch.update(tensors(column, array))
     return batch
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +25,51 @@ _TURNS = {
     8: "ROTATE_90",
 }
 """Pillow's names for what shows an image of an EXIF orientation upright."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSize:
+    """The size and mode of every decoded image of a column."""
+
+    height: int
+    width: int
+    mode: str = "RGB"
+    """Pillow's name: ``L`` (grey), ``RGB`` or ``RGBA``."""
+    exif: Exif = "ignore"
+    """Whether the image is turned as its EXIF entry says, as viewers show it: ``"apply"``."""
+
+    @classmethod
+    def of(cls, name: str, value: Any) -> ImageSize:
+        """Reads ``(height, width)``, ``(height, width, mode)``, or a dict of the fields by name.
+
+        Raises:
+            ValueError: It is neither, or the mode is unknown.
+        """
+        if isinstance(value, ImageSize):
+            return value
+        try:
+            if not isinstance(value, Mapping):
+                value = dict(zip(("height", "width", "mode"), value, strict=len(value) > 3))
+            size = cls(**{**value, "height": int(value["height"]), "width": int(value["width"])})
+        except (TypeError, ValueError, KeyError):
+            size = None
+        if (
+            size is None
+            or min(size.height, size.width) < 1
+            or size.mode not in CHANNELS
+            or size.exif not in ("ignore", "apply")
+        ):
+            raise ValueError(
+                f"images[{name!r}] is {value!r}; expected (height, width), (height, width, mode) "
+                "or a dict of height, width, mode and exif, with mode one of "
+                f"{', '.join(CHANNELS)}, and exif 'ignore' or 'apply'."
+            )
+        return size
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width, channels."""
+        return self.height, self.width, CHANNELS[self.mode]
 
 
 class BadImageError(ValueError):

@@ -1,104 +1,53 @@
-"""The values of a column as pandas has them."""
+"""The values of a column as pandas has them, as Arrow's."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
-from .columns import Array, BadColumnError, Column, Values
+from .columns import Column
+from .errors import BadColumnError
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def values_of(column: Column, series: pd.Series, *, is_arrows: bool = False) -> Values:
-    """A series of numbers, of lists or arrays of numbers, or of bytes.
+def arrow_of(column: Column, series: pd.Series, *, keeps_nan: bool = False) -> pa.Array:
+    """A series of numbers, dates, lists or arrays of these, or bytes.
 
     A missing number cannot be told from NaN in a series of floats. It is taken as null only where
-    the column has a rule for nulls.
+    the column has a rule for nulls, or its numbers are whole.
 
     Args:
         column: What it holds.
         series: The values.
-        is_arrows: The series is what Arrow made of an array of its own, in its order.
+        keeps_nan: There are no nulls among its fractions, so NaN is NaN.
     """
-    if column.kind == "number":
-        return _numbers(column, series)
-    rows = series.to_numpy(dtype=object)
-    valid = None
-    if series.isna().any():
-        valid = ~np.fromiter((_is_null(row) for row in rows), dtype=np.bool_, count=len(rows))
-    if column.kind == "image":
-        return Values(flat=[None if _is_null(row) else bytes(row) for row in rows], valid=valid)
-    present = rows if valid is None else rows[valid]
-    flat, *inner = _flattened(column, present, is_arrows)
-    lengths = np.zeros(len(rows), dtype=np.int64)
-    lengths[slice(None) if valid is None else valid] = inner[0]
-    valid_numbers = None
-    if flat.dtype == object:
-        found = np.array([one is not None for one in flat], dtype=np.bool_)
-        valid_numbers = None if found.all() else found
-        flat = np.array([column.fill if one is None else one for one in flat])
-    elif flat.dtype.kind == "f" and column.nulls in ("fill", "mask"):
-        found = ~np.isnan(flat)
-        valid_numbers = None if found.all() else found
-    return Values(
-        flat=flat, lengths=(lengths, *inner[1:]), valid=valid, valid_numbers=valid_numbers
-    )
-
-
-def _numbers(column: Column, series: pd.Series) -> Values:
-    kind = getattr(series.dtype, "kind", "O")
-    if isinstance(series.dtype, np.dtype) and kind in "iub":
-        return Values(flat=series.to_numpy())
-    if isinstance(series.dtype, np.dtype) and kind == "f" and column.nulls in ("error", "nan"):
-        return Values(flat=series.to_numpy())
-    missing = series.isna().to_numpy()
+    is_float = np.dtype(column.dtype).kind == "f"
+    keeps_nan = is_float and (keeps_nan or column.nulls in ("error", "nan"))
     try:
-        flat = series.to_numpy(dtype=np.float64 if kind in "fO" else None, na_value=column.fill)
-    except (TypeError, ValueError):
+        try:
+            array = pa.array(series, from_pandas=not keeps_nan)
+        except pa.ArrowException:
+            array = pa.array([_plain(row) for row in series], from_pandas=not keeps_nan)
+    except (pa.ArrowException, OverflowError) as error:
         raise BadColumnError(
             f"The column {column.name!r} is of type {series.dtype} and holds "
-            f"{series.dropna().iloc[0]!r}; the model takes numbers there."
+            f"{type(series.iloc[0]).__name__}: {error}."
         ) from None
-    return Values(flat=flat, valid=~missing if missing.any() else None)
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
-def _is_null(row: Any) -> bool:
-    return row is None or (isinstance(row, float) and row != row)
+def _plain(row: Any) -> Any:
+    """A row as Arrow takes it, which is a vector of Spark's, a matrix, or a missing list."""
+    import pandas as pd
 
-
-def _flattened(column: Column, rows: Array, is_arrows: bool) -> list[Array]:
-    """All numbers of lists within lists, and the lengths of the lists at each depth."""
-    try:
-        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-        if not len(rows):
-            return [np.empty(0, dtype=column.dtype), *[lengths] * max(1, len(column.shape))]
-        whole: Any = getattr(rows[0], "base", None) if is_arrows else None
-        is_one = _are_parts(rows, whole, lengths)
-        flat: Any = whole.reshape(-1) if is_one else np.concatenate(rows)
-    except (TypeError, ValueError):
-        raise BadColumnError(
-            f"The column {column.name!r} holds {type(rows[0]).__name__}; the model takes lists or "
-            "arrays of numbers there."
-        ) from None
-    if flat.ndim > 1:  # Of lists, NumPy makes a matrix where it can.
-        inner = [
-            np.full(int(np.prod((len(flat), *flat.shape[1:d]))), flat.shape[d])
-            for d in range(1, flat.ndim)
-        ]
-        return [flat.reshape(-1), lengths, *inner]
-    if flat.dtype == object and len(flat) and hasattr(flat[0], "__len__"):
-        innermost, *inner = _flattened(column, flat, is_arrows)
-        return [innermost, lengths, *inner]
-    return [flat, lengths]
-
-
-def _are_parts(rows: Array, whole: Any, lengths: Array) -> bool:
-    """Whether rows of Arrow's, which are in order, are all of an array, without gaps."""
-    return (
-        isinstance(whole, np.ndarray)
-        and whole.size == lengths.sum()
-        and all(row.base is whole for row in rows)
-    )
+    if hasattr(row, "toArray"):
+        return row.toArray()
+    if getattr(row, "ndim", 0) > 1:
+        return row.tolist()
+    return None if pd.api.types.is_scalar(row) and pd.isna(row) else row

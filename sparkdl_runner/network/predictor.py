@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .columns import Array, Column, Values, numbers_of, tensors
+from .arrays import Array
+from .columns import Column, entries, tensors
 from .inputs import Inputs
 from .outputs import Output, by_label, checked, prediction_columns
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import torch
 
 
@@ -82,11 +84,11 @@ class Predictor:
         }
         self._inputs = replace(description.inputs, arguments=arguments)
 
-    def predict(self, values: Sequence[Values], rows: int) -> dict[str, dict[str, Array]]:
+    def predict(self, arrays: Sequence[pa.Array], rows: int) -> dict[str, dict[str, Array]]:
         """Returns the prediction columns of each label, ``[rows]`` or ``[rows, size]``.
 
         Args:
-            values: Of each column, in the order of the description.
+            arrays: Of each column, in the order of the description.
             rows: How many there are.
         """
         import torch
@@ -94,11 +96,11 @@ class Predictor:
         batch: dict[str, torch.Tensor] = {}
         given = {
             column.name: (column, one)
-            for column, one in zip(self.description.columns, values, strict=True)
+            for column, one in zip(self.description.columns, arrays, strict=True)
         }
         for argument, columns in self._matrices.items():
             dtype = np.dtype(given[columns[0]][0].dtype)
-            found = [numbers_of(*given.pop(name)) for name in columns]
+            found = [entries(*given.pop(name))[name] for name in columns]
             matrix = _matrix(found, dtype if dtype.kind == "f" else np.dtype(np.float32))
             batch[argument] = torch.from_numpy(matrix)
         for column, one in given.values():

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .columns import Array, BadColumnError
-from .pandas_values import values_of
+from .arrays import Array
+from .errors import BadColumnError
+from .pandas_values import arrow_of
 from .predictor import Predictor
 from .saved import load
 
@@ -60,8 +61,8 @@ class ServedNetwork:
                 f"The DataFrame has no column {missing[0]!r}, which the model takes. It has: "
                 f"{', '.join(map(str, data.columns))}."
             )
-        values = [values_of(one, data[one.name]) for one in columns]
-        found = self._predictor.predict(values, len(data))
+        arrays = [arrow_of(one, data[one.name]) for one in columns]
+        found = self._predictor.predict(arrays, len(data))
         return pd.DataFrame(
             {
                 self._names[label][name]: _series(numbers)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .columns import Array
+from .arrays import Array
+from .columns import Column
 from .predictor import Description, Predictor, threads
 
 if TYPE_CHECKING:
@@ -124,9 +125,7 @@ class Prediction:
         Yields:
             The column of predictions, or a struct of them if there are several.
         """
-        from .arrow_values import values_of
-
-        return self._of_each(batches, values_of)
+        return self._of_each(batches, lambda column, array: array)
 
     def of_pandas(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Predicts for batches of pandas series, one for each column.
@@ -137,20 +136,24 @@ class Prediction:
         import pandas as pd
         import pyarrow as pa
 
-        from .pandas_values import values_of
+        from .pandas_values import arrow_of
 
         def as_pandas(column: pa.Array) -> Any:
             # Arrow's arrays as they are: of NumPy's, pyspark would make a list for each row.
             return pd.array(column, dtype=pd.ArrowDtype(column.type))
 
-        for made in self._of_each(batches, functools.partial(values_of, is_arrows=True)):
+        def as_arrow(column: Column, series: pd.Series) -> pa.Array:
+            # Java has filled or refused the nulls among numbers, unless a mask is to show them.
+            return arrow_of(column, series, keeps_nan=column.nulls != "mask")
+
+        for made in self._of_each(batches, as_arrow):
             if pa.types.is_struct(made.type):
                 columns = dict(zip(_names(made.type), map(as_pandas, made.flatten()), strict=True))
                 yield pd.DataFrame(columns, copy=False)
             else:
                 yield pd.Series(as_pandas(made))
 
-    def _of_each(self, batches: Iterator[Any], values_of: Any) -> Iterator[pa.Array]:
+    def _of_each(self, batches: Iterator[Any], arrow_of: Any) -> Iterator[pa.Array]:
         from pyspark import TaskContext
 
         _freeze_modules()
@@ -160,9 +163,9 @@ class Prediction:
         with threads(None if task is None else task.cpus()):
             for batch in batches:
                 columns = batch if isinstance(batch, tuple) else (batch,)
-                values = list(map(values_of, self._description.columns, columns))
+                arrays = list(map(arrow_of, self._description.columns, columns))
                 rows = len(columns[0])
-                yield _as_arrow(predictor.predict(values, rows), rows)
+                yield _as_arrow(predictor.predict(arrays, rows), rows)
 
 
 @functools.cache

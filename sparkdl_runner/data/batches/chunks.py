@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sparkdl_runner.data.batches.origins import Origins
-from sparkdl_runner.data.decode.arrays import Array
 from sparkdl_runner.data.decode.columns import (
     CollatedColumn,
     DenseColumn,
@@ -20,12 +19,14 @@ from sparkdl_runner.data.decode.columns import (
     PaddedColumn,
     VariableColumn,
 )
-from sparkdl_runner.data.decode.rows import Ragged, ragged, take, words
+from sparkdl_runner.data.decode.rows import take, words
 from sparkdl_runner.data.order.permutation import IntArray
 from sparkdl_runner.data.order.plan import Order, Tail
 from sparkdl_runner.data.read.arena import Arena, Empty
 from sparkdl_runner.data.read.blocks import BlockLoader
 from sparkdl_runner.data.read.loaded_block import LoadedBlock
+from sparkdl_runner.network.arrays import Array
+from sparkdl_runner.network.ragged import Ragged, ragged
 
 
 class Uncollated(NamedTuple):

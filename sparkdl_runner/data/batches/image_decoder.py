@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from sparkdl_runner.data.batches.chunks import Chunk
 from sparkdl_runner.data.batches.sample_threads import SampleThreads
-from sparkdl_runner.data.decode.arrays import Array
 from sparkdl_runner.data.decode.columns import ImageColumn
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.arena import Empty
 from sparkdl_runner.data.remote.disk_cache import DiskCache
+from sparkdl_runner.network.arrays import Array
 from sparkdl_runner.network.images import BadImageError, decode_image
 from sparkdl_runner.rank import rank_facts
 

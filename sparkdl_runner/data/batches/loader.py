@@ -24,13 +24,14 @@ from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
-from sparkdl_runner.data.decode.columns import ColumnOptions, Nulls
+from sparkdl_runner.data.decode.columns import ColumnOptions
 from sparkdl_runner.data.order.plan import NO_LENGTH, Tail
 from sparkdl_runner.data.order.state import Position
 from sparkdl_runner.data.read.costs import DataCosts
 from sparkdl_runner.data.read.memory_plan import MemoryLimit
 from sparkdl_runner.data.read.reader import RowGroupReader
 from sparkdl_runner.data.remote.cache_choice import DECODED, open_cache
+from sparkdl_runner.network.columns import Nulls
 
 if TYPE_CHECKING:
     import torch

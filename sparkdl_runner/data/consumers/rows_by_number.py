@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from sparkdl_runner.data.batches.chunks import entries
-from sparkdl_runner.data.decode.arrays import Array, validity
 from sparkdl_runner.data.decode.columns import DenseColumn, ImageColumn, Layout, PaddedColumn
-from sparkdl_runner.data.decode.rows import Ragged
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.order.permutation import IntArray
 from sparkdl_runner.data.read.reader import RowGroupReader
+from sparkdl_runner.network.arrays import Array, validity
 from sparkdl_runner.network.images import BadImageError, decode_image
+from sparkdl_runner.network.ragged import Ragged
 
 _READ_ROWS, _READ_BYTES = 8192, 8 << 20
 

@@ -34,8 +34,8 @@ from sparkdl_runner.data.dataset.observe import (
     observe_files,
 )
 from sparkdl_runner.data.dataset.row_groups import RowGroups
-from sparkdl_runner.data.decode.arrays import is_readable
 from sparkdl_runner.data.errors import ConversionError, DatasetError
+from sparkdl_runner.network.arrays import is_readable
 
 _log = logging.getLogger(__name__)
 

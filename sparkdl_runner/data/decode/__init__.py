@@ -1,4 +1,4 @@
-"""Decodes a column of Arrow: to dense arrays, images, or rows that differ in length.
+"""What becomes of a loader's columns: how rows are kept, packed, and read of Spark's own structs.
 
-Pure, without files. Imported by all packages of ``data``.
+Pure, without files. Numbers become arrays by ``network``. Imported by all packages of ``data``.
 """

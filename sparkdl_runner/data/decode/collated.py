@@ -8,8 +8,8 @@ from functools import partial
 import pyarrow as pa
 
 from sparkdl_runner.data.decode import packing
-from sparkdl_runner.data.decode.arrays import Leaf
 from sparkdl_runner.data.decode.columns import CollatedColumn
+from sparkdl_runner.network.arrays import Leaf
 
 
 def collated_column(

@@ -10,10 +10,10 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from sparkdl_runner.data.decode.arrays import Array, Leaf
-from sparkdl_runner.data.decode.images import ImageSize
+from sparkdl_runner.network.arrays import Array, Leaf
+from sparkdl_runner.network.columns import Nulls
+from sparkdl_runner.network.images import ImageSize
 
-Nulls = Literal["error", "fill", "nan", "mask"]
 NULLS: tuple[Nulls, ...] = ("error", "fill", "nan", "mask")
 ROW_MASK = "row_mask"
 """The key that ``tail="pad"`` adds: bool ``[batch]``, which rows are real."""

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparkdl_runner.data.decode.arrays import Array
-from sparkdl_runner.data.decode.rows import bytes_of, padded, ragged, take
+from sparkdl_runner.data.decode.rows import take
+from sparkdl_runner.network.arrays import Array
+from sparkdl_runner.network.ragged import bytes_of, padded, ragged
 
 PACKED_ENTRIES = ("", "_document_ids", "_positions", "_cu_seqlens")
 """The suffixes of the entries that ``pack`` makes of a column."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparkdl_runner.data.dataset.manifest import ColumnInfo, Manifest
-from sparkdl_runner.data.decode.arrays import is_list, leaf_of
 from sparkdl_runner.data.decode.columns import Layout
 from sparkdl_runner.data.order.defaults import DefaultOrder
 from sparkdl_runner.data.order.plan import Order
+from sparkdl_runner.network.arrays import is_list, leaf_of
 
 PIECE_BYTES = 64 << 10
 """Decoding fewer bytes at a time costs more for the call than for the values."""

@@ -15,11 +15,9 @@ from sparkdl_runner.base.retrying import reason_of
 from sparkdl_runner.data.dataset.files import Files
 from sparkdl_runner.data.dataset.footers import footer_bytes
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
-from sparkdl_runner.data.decode.arrays import UNKNOWN_NULLS
 from sparkdl_runner.data.decode.columns import Column
 from sparkdl_runner.data.errors import (
     BadRowError,
-    BadValueError,
     ChangedFileError,
     DatasetError,
     StorageError,
@@ -28,6 +26,7 @@ from sparkdl_runner.data.parquet.arrow_schema import read_metadata
 from sparkdl_runner.data.parquet.too_large import TOO_LARGE, has_a_limit, is_too_large
 from sparkdl_runner.data.remote.disk_cache import DiskCache
 from sparkdl_runner.data.remote.ranges import RemoteRowGroups
+from sparkdl_runner.network.errors import BadColumnError, BadValueError, UnexpectedNullError
 
 _BUFFER_BYTES = 128 << 10
 _NO_SUCH_VALUE = (
@@ -145,7 +144,7 @@ class RowGroupReader:
                     name = column.name
                     array = _plain(batch.column(place))
                     if array.null_count and not column.has_nulls:
-                        raise DatasetError(UNKNOWN_NULLS)
+                        raise UnexpectedNullError
                     decoded.append(_decode(column, array))
                 name = None
                 yield done, batch.num_rows, decoded
@@ -158,7 +157,7 @@ class RowGroupReader:
             self._release_unused(int(groups.size_bytes[group]))
         except ChangedFileError:
             raise  # Its message is complete.
-        except (DatasetError, pa.ArrowException, OSError, KeyError) as error:
+        except (DatasetError, BadColumnError, pa.ArrowException, OSError, KeyError) as error:
             where = f", column {name!r}" if name else ""
             reason = reason_of(error, self._files.advice)
             if reason is not None:  # The file may well be whole.
@@ -170,6 +169,8 @@ class RowGroupReader:
             remedy = self._files.advice
             if name and isinstance(error, pa.ArrowInvalid):
                 remedy = _NO_SUCH_VALUE
+            if isinstance(error, BadColumnError):
+                error = DatasetError(f"{error}: the file is not as its manifest says")
             if isinstance(error, BadRowError):
                 where += f", row {done + error.row:,}"
                 remedy = error.remedy

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from pyspark.ml.functions import vector_to_array
+from pyspark.ml.linalg import VectorUDT
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
 from sparkdl_runner.network.columns import Column, null_sentence
 from sparkdl_runner.network.predictor import Description, matrices
@@ -13,7 +18,6 @@ from sparkdl_runner.training.fitting.network_columns import type_of
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType
 
 _SPARK_TYPES = {
     "bool": "boolean",
@@ -61,17 +65,15 @@ def as_network_takes(
     Raises:
         ValueError: A column is not there, or is not of the type that the network takes.
     """
-    from pyspark.sql import functions as f
-
     joined = matrices(description)
     in_matrix = {name for names in joined.values() for name in names}
     taken = {}
     for column in description.columns:
-        value = _as_taken(frame, column)
+        value, leaf = _as_taken(frame, column)
         # pandas knows no nulls among numbers, and each column of a matrix may have another rule
         # for them: Java sees to them.
         if column.name in in_matrix or not hasattr(f, "arrow_udf"):
-            value = _without_nulls(frame, column, value)
+            value = _without_nulls(frame, column, value, leaf)
         taken[column.name] = value
     columns = {column.name: column for column in description.columns}
     arguments = dict(description.inputs.arguments)
@@ -79,7 +81,9 @@ def as_network_takes(
     for argument, names in joined.items():
         found = columns[names[0]].dtype
         dtype = found if found in ("float32", "float64") else "float32"
-        numbers = [_cast(taken.pop(name), _SPARK_TYPES[found], dtype) for name in names]
+        is_cast = found == dtype  # A cast is a call to Java.
+        numbers = [taken.pop(name) for name in names]
+        numbers = numbers if is_cast else [one.cast(_SPARK_TYPES[dtype]) for one in numbers]
         array = Column(name=argument, kind="list", dtype=dtype, shape=(len(names),))
         given.append((array, f.array(*numbers)))
         arguments[argument] = (argument,)
@@ -89,85 +93,99 @@ def as_network_takes(
     return of_given, [value for _, value in given]
 
 
-def _without_nulls(frame: DataFrame, column: Column, value: SparkColumn) -> SparkColumn:
-    """A column without nulls among its numbers, or an error where the rule says so."""
-    from pyspark.sql import functions as f
-    from pyspark.sql import types as t
+def _as_taken(frame: DataFrame, column: Column) -> tuple[SparkColumn, str]:
+    """A column as Python gets it, and Spark's name for the type of its numbers.
 
-    field = frame.schema[column.name]
-    if column.kind == "image" or column.nulls == "mask":
-        return value
-    if column.kind == "number":
-        if not field.nullable:
-            return value
-        instead = _refusal(column) if column.nulls == "error" else f.lit(column.fill)
-        return f.coalesce(value, instead.cast(_SPARK_TYPES[column.dtype]))
-    kind = field.dataType
-    if not isinstance(kind, t.ArrayType) or isinstance(kind.elementType, t.ArrayType):
-        return value
-    if not kind.containsNull:
-        return value
-    # array_contains gives null for a list that has nulls and not this number, so one fast loop
-    # finds them. Only a list that has the number itself is looked through one by one.
-    rare = f.lit(-3.0e-39).cast(kind.elementType)
-    if not isinstance(kind.elementType, (t.FloatType, t.DoubleType)):
-        return value  # Of whole numbers with nulls, pandas makes fractions with NaN.
-    has_rare = f.array_contains(value, rare)
-    has_null = f.when(has_rare, f.exists(value, lambda one: one.isNull())).otherwise(
-        has_rare.isNull()
-    )
-    has_nulls = value.isNotNull() & has_null
-    if column.nulls == "error":
-        return f.when(has_nulls, _refusal(column)).otherwise(value)
-    fill = f.lit(column.fill).cast(kind.elementType)
-    return f.when(has_nulls, f.transform(value, lambda one: f.coalesce(one, fill))).otherwise(value)
-
-
-def _refusal(column: Column) -> SparkColumn:
-    from pyspark.sql import functions as f
-
-    return f.raise_error(f.lit(null_sentence(column.name)))
-
-
-def _cast(value: SparkColumn, found: str, dtype: str) -> SparkColumn:
-    """A column of Spark's type ``found`` as one of ``dtype``; a cast is a call to Java."""
-    wanted = _SPARK_TYPES[dtype]
-    return value if found == wanted else value.cast(wanted)
-
-
-def _as_taken(frame: DataFrame, column: Column) -> SparkColumn:
-    from pyspark.ml.functions import vector_to_array
-    from pyspark.ml.linalg import VectorUDT
-    from pyspark.sql import functions as f
-    from pyspark.sql import types as t
-
+    Whole numbers stay of the frame's type: Java's cast would cut off what the model's does not
+    hold, which Python refuses.
+    """
     kind = type_of(frame.schema, column.name)
     value = f.col(f"`{column.name}`")
     if column.kind == "image":
         _require(isinstance(kind, t.BinaryType), column, kind, "encoded images in a binary column")
+        return value, "binary"
+    if column.kind == "list" and isinstance(kind, VectorUDT):
+        dtype = "float32" if column.dtype == "float32" else "float64"
+        # vector_to_array raises on null, and Python goes by the column's rule for nulls.
+        return f.when(value.isNotNull(), vector_to_array(value, dtype)), _SPARK_TYPES[dtype]
+    inner, depth = kind, 0
+    while isinstance(inner, t.ArrayType):
+        inner, depth = inner.elementType, depth + 1
+    leaf, convert = _NUMBERS.get(type(inner), (inner.simpleString(), None))
+    is_number = convert is not None or isinstance(inner, (t.NumericType, t.BooleanType))
+    expected = "arrays of numbers" + f", {len(column.shape)} deep" * (depth > 0)
+    expected = expected if column.kind == "list" else "a number"
+    _require(is_number and depth == len(column.shape), column, kind, expected)
+    if convert is not None:
+        value = _at_depth(depth, convert, value)
+    wanted = _SPARK_TYPES[column.dtype]
+    if not depth and leaf != wanted and wanted in ("float", "double"):
+        return value.cast(wanted), wanted
+    return value, leaf
+
+
+def _at_depth(
+    depth: int, convert: Callable[[SparkColumn], SparkColumn], value: SparkColumn
+) -> SparkColumn:
+    """Numbers, lists of them, or lists of lists, each converted."""
+    if depth == 0:
+        return convert(value)
+    return f.transform(value, lambda one: _at_depth(depth - 1, convert, one))
+
+
+def _microseconds_of_utc(moment: SparkColumn) -> SparkColumn:
+    """Of a moment without a time zone, as if it was in UTC, whatever zone the session has."""
+    return f.unix_micros(f.concat(moment.cast("string"), f.lit("Z")).cast("timestamp"))
+
+
+# By Spark's type: the type of the number that the loader makes of it, and how Java makes it.
+_NUMBERS: dict[type, tuple[str, Callable[[SparkColumn], SparkColumn]]] = {
+    t.DateType: ("int", f.unix_date),
+    t.TimestampType: ("bigint", f.unix_micros),
+    t.TimestampNTZType: ("bigint", _microseconds_of_utc),
+    t.DecimalType: ("double", lambda decimal: decimal.cast("double")),
+}
+
+
+def _without_nulls(frame: DataFrame, column: Column, value: SparkColumn, leaf: str) -> SparkColumn:
+    """A column without nulls among its numbers, or an error where the rule says so."""
+    field = frame.schema[column.name]
+    if column.kind == "image" or column.nulls == "mask":
         return value
     if column.kind == "list":
-        if isinstance(kind, VectorUDT):
-            dtype = "float32" if column.dtype == "float32" else "float64"
-            # vector_to_array raises on null, and Python goes by the column's rule for nulls.
-            return f.when(value.isNotNull(), vector_to_array(value, dtype))
-        inner, depth = kind, 0
-        while isinstance(inner, t.ArrayType):
-            inner, depth = inner.elementType, depth + 1
-        fits = depth == len(column.shape) and isinstance(inner, (t.NumericType, t.BooleanType))
-        _require(
-            fits, column, kind, "arrays of numbers" + f", {len(column.shape)} deep" * (depth > 0)
-        )
+        return _lists_without_nulls(column, field.dataType, value, leaf)
+    return f.coalesce(value, _instead(column, leaf)) if field.nullable else value
+
+
+def _lists_without_nulls(
+    column: Column, kind: t.DataType, value: SparkColumn, leaf: str
+) -> SparkColumn:
+    if not isinstance(kind, t.ArrayType):
+        return value  # Vectors hold no nulls.
+    inner = kind.elementType
+    if isinstance(inner, t.ArrayType):
+        return f.transform(value, lambda one: _lists_without_nulls(column, inner, one, leaf))
+    if not kind.containsNull:
         return value
-    if isinstance(kind, t.DateType):
-        return f.expr(f"unix_date(`{column.name}`)")
-    if isinstance(kind, t.TimestampType):
-        return f.expr(f"unix_micros(`{column.name}`)")
-    _require(isinstance(kind, (t.NumericType, t.BooleanType)), column, kind, "a number")
-    return _cast(value, kind.simpleString(), column.dtype)
+    # array_contains gives null for a list that has nulls and not this number, so one fast loop
+    # finds them. Only a list that has the number itself is looked through one by one.
+    rare = f.lit(-3.0e-39 if leaf in ("float", "double") else -113).cast(leaf)
+    has_rare = f.array_contains(value, rare)
+    has_null = f.when(has_rare, f.exists(value, lambda one: one.isNull())).otherwise(
+        has_rare.isNull()
+    )
+    filled = f.transform(value, lambda one: f.coalesce(one, _instead(column, leaf)))
+    return f.when(value.isNotNull() & has_null, filled).otherwise(value)
 
 
-def _require(fits: bool, column: Column, kind: DataType, expected: str) -> None:
+def _instead(column: Column, leaf: str) -> SparkColumn:
+    """What a null becomes: a number, or an error."""
+    if column.fill is None:
+        return f.raise_error(f.lit(null_sentence(column))).cast(leaf)
+    return f.lit(column.fill).cast(leaf)
+
+
+def _require(fits: bool, column: Column, kind: t.DataType, expected: str) -> None:
     if not fits:
         raise ValueError(
             f"The column {column.name!r} is of type {kind.simpleString()}, and the model takes "

@@ -180,7 +180,7 @@ def _signature(model: TorchModel, columns: tuple[Column, ...]) -> Any:
 
 
 def _requirements(form: str, columns: tuple[Column, ...]) -> list[str]:
-    packages = ["torch", "numpy", "pandas", "safetensors"]
+    packages = ["torch", "numpy", "pandas", "pyarrow", "safetensors"]
     packages += ["pillow"] if any(one.kind == "image" for one in columns) else []
     packages += ["cloudpickle"] if form == "pickle" else []
     return [f"{one}=={metadata.version(one).partition('+')[0]}" for one in packages]

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.data.decode.images import ImageSize
 from sparkdl_runner.network.columns import Column
+from sparkdl_runner.network.images import ImageSize
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -23,6 +23,7 @@ _DTYPES = {
     "double": "float64",
     "date": "int32",
     "timestamp": "int64",
+    "timestamp_ntz": "int64",
 }
 
 
@@ -65,7 +66,7 @@ def _column_of(
         return Column(**options, kind="image", dtype="uint8", image=image, exif=size.exif)
     pad, depth = _of(reading.get("pad"), name, None), 0
     if isinstance(kind, VectorUDT):
-        return Column(**options, kind="list", dtype="float64", shape=(*lengths, None)[:1])
+        return Column(**options, kind="list", dtype="float64", shape=(*lengths, None)[:1], pad=pad)
     while isinstance(kind, t.ArrayType):
         depth, kind = depth + 1, kind.elementType
     dtype = "float64" if isinstance(kind, t.DecimalType) else _DTYPES.get(kind.simpleString())

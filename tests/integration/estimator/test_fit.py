@@ -31,15 +31,6 @@ def _same_environment():
     os.environ.update(environment)
 
 
-@pytest.fixture
-def cache(spark, tmp_path) -> Path:
-    """The folder of conversions, for a test of its own."""
-    setting = "petastorm.spark.converter.parentCacheDirUrl"
-    spark.conf.set(setting, tmp_path.as_uri())
-    yield tmp_path
-    spark.conf.unset(setting)
-
-
 def files(cache: Path) -> list[Path]:
     return [path for path in cache.rglob("*.parquet") if path.is_file()]
 
@@ -247,3 +238,23 @@ def test_fits_of_one_frame_share_a_conversion_that_goes_with_the_last(spark, cac
         abandoned.get(selection)
     del abandoned
     assert files(cache) == []
+
+
+def test_a_network_of_doubles_is_given_what_it_was_trained_with(spark, cache):
+    class Doubles(nn.Module):
+        """Computes in another type than its rows have, which are float32 in training."""
+
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(1, 1).double()
+
+        def forward(self, x):
+            return self.inner(x.double()[:, None])
+
+    table = spark.range(16).select((F.col("id") / 3).alias("x"), (F.col("id") * 1.0).alias("label"))
+    model = estimator(
+        model=Doubles(), feature_cols=["x"], loss=nn.functional.mse_loss, task="regression"
+    ).fit(table)
+    (row,) = model.transform(table.where("x > 4.5 and x < 5")).collect()
+    given = torch.tensor([row.x], dtype=torch.float32)
+    assert row.prediction == model.get_model()(given).item()

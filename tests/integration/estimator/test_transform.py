@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from sparkdl_runner.network.columns import Column
 from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.network.outputs import Output
 from sparkdl_runner.network.saved import ABOUT_FILE
@@ -287,6 +288,11 @@ def test_a_changed_frame_is_refused_before_a_job(frame):
         model.transform(frame.withColumn("numbers", frame.id.cast("string")))
     with pytest.raises(ValueError, match="has a column 'prediction' already"):
         model.transform(frame.withColumn("prediction", frame.id))
+    whole = model_of(
+        nn.Identity(), ["c1"], {"y": "regression"}, columns=[Column(name="c1", dtype="int64")]
+    )
+    with pytest.raises(Exception, match=r"'c1' holds a value that is lost.*the model takes int64"):
+        whole.transform(frame).collect()
     from pyspark.sql import functions as F
 
     longer = frame.withColumn("numbers", F.array("c1", "c2"))

@@ -17,9 +17,9 @@ from PIL import Image, ImageOps
 from test_types import IMAGE, VECTOR, read
 
 from sparkdl_runner.data.decode.codecs import decoder_of
-from sparkdl_runner.data.decode.decimals import floats_of
-from sparkdl_runner.data.decode.images import ImageSize
 from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.network.decimals import floats_of
+from sparkdl_runner.network.images import ImageSize
 from training_tables import converter_of
 
 

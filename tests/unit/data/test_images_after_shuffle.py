@@ -18,10 +18,9 @@ from parquet_sets import load, one
 from PIL import Image
 
 from sparkdl_runner.data.dataset.manifest import Manifest
-from sparkdl_runner.data.decode.images import ImageSize
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.costs import open_group_bytes
-from sparkdl_runner.network.images import CHANNELS, decode_image
+from sparkdl_runner.network.images import CHANNELS, ImageSize, decode_image
 from sparkdl_runner.rank import rank_facts
 
 

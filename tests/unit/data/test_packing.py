@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from parquet_sets import load, one
 
-from sparkdl_runner.data.decode.arrays import Leaf
 from sparkdl_runner.data.decode.packing import best_fit, pack
-from sparkdl_runner.data.decode.rows import keep_numbers
 from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.network.arrays import Leaf
+from sparkdl_runner.network.ragged import keep_numbers
 
 INT32 = Leaf(dtype=np.dtype(np.int32))
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from parquet_sets import load, one
 
 from sparkdl_runner.data.decode import rows as kept
-from sparkdl_runner.data.decode.arrays import leaf_of
 from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.network.arrays import leaf_of
+from sparkdl_runner.network.ragged import keep_numbers, padded, ragged
 
 LISTS = st.lists(st.none() | st.lists(st.none() | st.integers(-9, 9), max_size=5), max_size=9)
 TEXTS = st.lists(st.none() | st.text(max_size=4), max_size=9)
@@ -32,11 +33,11 @@ def test_lists_are_kept_as_bytes_and_come_back(lists: list[Any], first: int, len
     assert not isinstance(leaf, str)
     array = pa.array(lists, pa.list_(pa.int32())).slice(first)
     expected = [[7 if n is None else n for n in row or []] for row in lists[first:]]
-    rows = kept.keep_numbers(array, (), leaf, 7)
-    offsets, numbers = kept.ragged(rows, (), leaf.dtype)
+    rows = keep_numbers(array, (), leaf, 7)
+    offsets, numbers = ragged(rows, (), leaf.dtype)
     found = [numbers[a:b].tolist() for a, b in pairwise(offsets)]
     assert found == expected
-    filled, sizes = kept.padded(rows, length, (), leaf.dtype, -1)
+    filled, sizes = padded(rows, length, (), leaf.dtype, -1)
     assert filled.tolist() == [[*row, *[-1] * length][:length] for row in expected]
     assert sizes.tolist() == [min(length, len(row)) for row in expected]
 

@@ -16,8 +16,8 @@ import torch
 from parquet_sets import load, numbered, one
 from PIL import Image
 
-from sparkdl_runner.data.decode import arrays as decode
 from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.network import arrays as decode
 
 VECTOR = pa.struct(
     {

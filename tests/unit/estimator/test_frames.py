@@ -44,6 +44,9 @@ def test_each_type_becomes_what_the_loader_makes_of_it():
     assert (vector.kind, vector.dtype, vector.shape) == ("list", "float64", (7,))
     assert (picture.kind, picture.row_shape) == ("image", (4, 6, 3))
     assert picture.exif == "apply"
+    # A conversion makes arrays of vectors, so one length for all columns is theirs as well.
+    (vector,) = network_columns(SCHEMA, ["vector"], {"pad": 4}, lengths)
+    assert vector.row_shape == (4,)
 
 
 def test_what_makes_no_tensor_is_told():

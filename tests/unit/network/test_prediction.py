@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from sparkdl_runner.network import pandas_values
 from sparkdl_runner.network.columns import Column
 from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.network.outputs import Output, checked, prediction_columns
+from sparkdl_runner.network.pandas_values import arrow_of
 from sparkdl_runner.network.predictor import Description, Predictor, threads
 
 torch.manual_seed(0)
@@ -30,7 +30,7 @@ def test_predictions_do_not_depend_on_the_batch(rows, batch_size):
     data = pd.DataFrame(
         {"a": np.arange(rows, dtype=np.float32), "b": np.ones(rows, dtype=np.float64)}
     )
-    values = [pandas_values.values_of(one, data[one.name]) for one in DESCRIPTION.columns]
+    values = [arrow_of(one, data[one.name]) for one in DESCRIPTION.columns]
     found = Predictor(NETWORK, DESCRIPTION, batch_size).predict(values, rows)["y"]
     with torch.no_grad():
         scores = NETWORK(torch.tensor(data.to_numpy(dtype=np.float32)))

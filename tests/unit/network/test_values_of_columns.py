@@ -12,25 +12,27 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from pyspark.ml.linalg import DenseVector, SparseVector
 
-from sparkdl_runner.network import arrow_values, pandas_values
-from sparkdl_runner.network.columns import BadColumnError, Column, Values, tensors
+from sparkdl_runner.network.columns import Column, tensors
+from sparkdl_runner.network.errors import BadColumnError
+from sparkdl_runner.network.pandas_values import arrow_of
 
 
 def by_arrow(column: Column, rows: list, kind: pa.DataType) -> dict[str, torch.Tensor]:
     # Sliced, as no batch begins where its memory does.
     array = pa.array([*rows[:1], *rows], kind).slice(1)
-    return tensors(column, arrow_values.values_of(column, array))
+    return tensors(column, array)
 
 
 def by_pandas(column: Column, rows: list, kind: pa.DataType) -> dict[str, torch.Tensor]:
-    return tensors(column, pandas_values.values_of(column, pa.array(rows, kind).to_pandas()))
+    return tensors(column, arrow_of(column, pa.array(rows, kind).to_pandas()))
 
 
 def by_spark(column: Column, rows: list, kind: pa.DataType) -> dict[str, torch.Tensor]:
     """As Spark's Python worker is given them: by pandas, of an Arrow array in its order."""
     series = pa.array([*rows[:1], *rows], kind).slice(1).to_pandas()
-    return tensors(column, pandas_values.values_of(column, series, is_arrows=True))
+    return tensors(column, arrow_of(column, series))
 
 
 WAYS = pytest.mark.parametrize("way", [by_arrow, by_pandas, by_spark])
@@ -121,33 +123,69 @@ def test_images_are_decoded_and_resized(way):
         way(column, [b"no image"], pa.binary())
 
 
-def test_rows_of_arrows_need_no_copy_and_others_keep_their_order():
-    column = Column(name="x", kind="list", shape=(2,), dtype="int64")
-    series = pa.array([[1, 2], [3, 4], [5, 6], [7, 8]]).to_pandas()
-    whole = pandas_values.values_of(column, series, is_arrows=True).flat
-    assert np.shares_memory(whole, series[0])
-    assert whole.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
-    mixed = series[[0, 2, 1, 3]]
-    assert pandas_values.values_of(column, mixed).flat.tolist() == [1, 2, 5, 6, 3, 4, 7, 8]
-    # A part of an array, and rows of two arrays, as Arrow has none.
-    for part in (series[1:3], pd.concat([series[:1], series[1:2].map(np.copy)])):
-        expected = np.concatenate(list(part)).tolist()
-        assert pandas_values.values_of(column, part, is_arrows=True).flat.tolist() == expected
+def by_series(column: Column, series: pd.Series) -> list:
+    return tensors(column, arrow_of(column, series))["x"].tolist()
 
 
 def test_lists_of_python_are_taken_as_a_server_has_them():
     column = Column(name="x", kind="list", shape=(2,), nulls="fill", fill_value=5)
-    series = pd.Series([[1, None], None, [3.5, 4]])
-    made = tensors(column, pandas_values.values_of(column, series))["x"]
-    assert made.tolist() == [[1, 5], [5, 5], [3.5, 4]]
-    for bad in (pd.Series([1.0, 2.0]), pd.Series(["text", "more"])):
-        with pytest.raises(BadColumnError, match=r"'x'"):
-            tensors(column, pandas_values.values_of(column, bad))
-    with pytest.raises(BadColumnError, match=r"'x' is of type object and holds 'text'"):
-        pandas_values.values_of(Column(name="x"), pd.Series(["text"]))
+    assert by_series(column, pd.Series([[1, None], None, [3.5, 4]])) == [[1, 5], [5, 5], [3.5, 4]]
+    for bad in (pd.Series([1.0, 2.0]), pd.Series(["text", "more"]), pd.Series([[1], ["a"]])):
+        with pytest.raises(BadColumnError, match=r"'x' is of type"):
+            by_series(column, bad)
+    with pytest.raises(BadColumnError, match=r"'x' is of type string and holds 'text'"):
+        by_series(Column(name="x"), pd.Series(["text"]))
+
+
+def test_rows_of_pandas_are_taken_as_people_have_them():
+    column = Column(name="x", kind="list", shape=(2,), nulls="nan")
+    vectors = [DenseVector([1, 2]), SparseVector(2, {1: 3.0})]
+    assert by_series(column, pd.Series(vectors)) == [[1, 2], [0, 3]]
+    assert by_series(column, pd.Series([np.array([1, 2]), np.array([3, 4])])[[1, 0]]) == [
+        [3, 4],
+        [1, 2],
+    ]
+    missing = tensors(column, arrow_of(column, pd.Series([np.ones(2), np.nan, pd.NA])))["x"]
+    assert missing.isnan().tolist() == [[False] * 2, [True] * 2, [True] * 2]
+    matrices = Column(name="x", kind="list", shape=(2, None), dtype="int64")
+    assert by_series(matrices, pd.Series([np.eye(2), np.ones((2, 2))])) == [
+        [[1, 0], [0, 1]],
+        [[1, 1], [1, 1]],
+    ]
+    whole = Column(name="x", dtype="int64", nulls="fill", fill_value=7)
+    large = 2**60 + 1
+    for series in (pd.Series([large, None], dtype="Int64"), pd.Series([large, None], dtype=object)):
+        assert by_series(whole, series) == [large, 7]
+    assert by_series(whole, pd.Series(pd.Categorical([5, 4]))) == [5, 4]
+    assert by_series(whole, pd.Series([1.0, np.nan])) == [1, 7]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "reason"), [("int8", 300, "300"), ("int64", 2.5, "2.5"), ("bool", "a", "a")]
+)
+def test_a_number_is_rounded_to_fractions_alone(dtype, value, reason):
+    assert by_series(Column(name="x"), pd.Series([2**24 + 1, 0])) == [2.0**24, 0]
+    with pytest.raises(BadColumnError, match=rf"'x' .*{reason}.*the model takes .* there\.$"):
+        by_series(Column(name="x", dtype=dtype), pd.Series([1, value], dtype=type(value)))
+
+
+@WAYS
+def test_a_null_is_refused_where_the_type_does_not_hold_what_it_would_become(way):
+    for column, reason in (
+        (Column(name="x", dtype="int64", nulls="nan"), "int64 does not hold NaN"),
+        (Column(name="x", dtype="int64", nulls="fill", fill_value=0.5), "int64 does not hold 0.5"),
+        (Column(name="x", dtype="bool", nulls="fill", fill_value=2), "bool does not hold 2"),
+    ):
+        is_bool = column.dtype == "bool"
+        one, kind = (True, pa.bool_()) if is_bool else (1, pa.int64())
+        with pytest.raises(BadColumnError, match=rf"'x' holds a null.*{reason}\. Drop"):
+            way(column, [one, None], kind)
+    padded = Column(name="x", kind="list", shape=(None,), pad=2, nulls="mask")
+    with pytest.raises(BadColumnError, match=r"nulls='mask' and with pad=, beside which there is"):
+        way(padded, [[1.0], None], LISTS)
+    assert set(way(padded, [[1.0], [2.0]], LISTS)) == {"x", "x_length"}
 
 
 def test_a_column_survives_json():
     column = Column(name="x", kind="image", dtype="uint8", image=(2, 3, "L"), nulls="mask")
     assert Column.from_json(column.to_json()) == column
-    assert Values(flat=np.ones(1)).valid is None

@@ -13,7 +13,6 @@ import numpy as np
 from sparkdl_runner.data.batches.columns.planner import ColumnPlanner
 from sparkdl_runner.data.batches.columns.rounding import warn_if_rounded
 from sparkdl_runner.data.dataset.manifest import Manifest
-from sparkdl_runner.data.decode.arrays import is_readable
 from sparkdl_runner.data.decode.columns import (
     ROW_MASK,
     Column,
@@ -22,6 +21,7 @@ from sparkdl_runner.data.decode.columns import (
     Layout,
     Output,
 )
+from sparkdl_runner.network.arrays import is_readable
 
 _log = logging.getLogger(__name__)
 

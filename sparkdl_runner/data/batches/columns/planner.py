@@ -11,10 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from sparkdl_runner.data.batches.columns.settings import ColumnSettings
-from sparkdl_runner.data.decode import arrays as decode
-from sparkdl_runner.data.decode import codecs, images
+from sparkdl_runner.data.decode import codecs, spark_structs
 from sparkdl_runner.data.decode import rows as kept_rows
-from sparkdl_runner.data.decode.arrays import Array, Leaf
 from sparkdl_runner.data.decode.collated import collated_column
 from sparkdl_runner.data.decode.columns import (
     Column,
@@ -25,6 +23,9 @@ from sparkdl_runner.data.decode.columns import (
 )
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.parquet.too_large import MOST_BYTES, TOO_LARGE
+from sparkdl_runner.network.arrays import Array, Leaf, dense, is_list, validity
+from sparkdl_runner.network.images import ImageSize
+from sparkdl_runner.network.ragged import padded
 
 
 class ColumnPlanner(ColumnSettings):
@@ -41,7 +42,7 @@ class ColumnPlanner(ColumnSettings):
         types = pa.types
         if self.options.images and self.name in self.options.images:
             size = self.options.images[self.name]
-            return self._encoded_image(images.ImageSize.of(self.name, size))
+            return self._encoded_image(ImageSize.of(self.name, size))
         if self.info.hint == "image":
             return self._schema_image()
         if self.info.hint == "vector":
@@ -52,7 +53,7 @@ class ColumnPlanner(ColumnSettings):
         if self.info.hint is not None:
             return self._of_codec(self.info.hint)
         depth, inner = 0, self.type
-        while decode.is_list(inner):
+        while is_list(inner):
             depth, inner = depth + 1, inner.value_type
         if types.is_string(inner) or types.is_large_string(inner):
             return self._words("text", depth)
@@ -128,7 +129,7 @@ class ColumnPlanner(ColumnSettings):
             outputs.append(Output(name=f"{self.name}_mask", dtype=dtype, shape=lengths))
 
         def decode_dense(array: pa.Array) -> tuple[Array, ...]:
-            values, valid = decode.dense(array, lengths, leaf, self.fill, masked=self.is_masked)
+            values, valid = dense(array, lengths, leaf, self.fill, masked=self.is_masked)
             return (values,) if valid is None else (values, valid)
 
         return self.dense_column(outputs, decode_dense)
@@ -153,7 +154,7 @@ class ColumnPlanner(ColumnSettings):
             has_nulls=self.has_nulls,
             row_bytes=self.row_bytes,
             outputs=tuple(outputs),
-            finish=lambda rows: kept_rows.padded(rows, length, inner, leaf.dtype, pad_value),
+            finish=lambda rows: padded(rows, length, inner, leaf.dtype, pad_value),
         )
 
     def _collated(self, depth: int, leaf: Leaf) -> VariableColumn:
@@ -182,10 +183,10 @@ class ColumnPlanner(ColumnSettings):
                 "shape. Leave it out with columns=[…], or make them one size before converting."
             )
         return self._whole_rows(
-            (size,), np.float64, lambda array: decode.vectors(array, size, self.fill)
+            (size,), np.float64, lambda array: spark_structs.vectors(array, size, self.fill)
         )
 
-    def _encoded_image(self, size: images.ImageSize) -> ImageColumn:
+    def _encoded_image(self, size: ImageSize) -> ImageColumn:
         if not (pa.types.is_binary(self.type) or pa.types.is_large_binary(self.type)):
             raise ValueError(
                 f"images names {self.name!r}, which is {self.info.type}: encoded images are in "
@@ -216,13 +217,15 @@ class ColumnPlanner(ColumnSettings):
             )
         height, width, channels = (length or 0 for length in lengths)
         shape = (height, width, channels)
-        return self._whole_rows(shape, np.uint8, lambda array: images.decode_schema(array, shape))
+        return self._whole_rows(
+            shape, np.uint8, lambda array: spark_structs.decode_schema(array, shape)
+        )
 
     def _of_codec(self, hint: str) -> Column:
         """The plan for a column of a petastorm codec; see ``ColumnInfo.hint``."""
         codec, _, stored = hint.partition(" ")
         decoder = codecs.decoder_of(codec, stored, self.info.list_lengths)
-        if isinstance(decoder, images.ImageSize):
+        if isinstance(decoder, ImageSize):
             return self._encoded_image(decoder)
         if isinstance(decoder, str):
             raise DatasetError(
@@ -242,6 +245,4 @@ class ColumnPlanner(ColumnSettings):
         if not self.is_masked:
             return self.dense_column(outputs, lambda array: (decode_rows(array),))
         outputs.append(Output(name=f"{self.name}_mask", dtype=np.dtype(np.bool_)))
-        return self.dense_column(
-            outputs, lambda array: (decode_rows(array), decode.validity(array))
-        )
+        return self.dense_column(outputs, lambda array: (decode_rows(array), validity(array)))

@@ -10,9 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparkdl_runner.data.dataset.manifest import Manifest
-from sparkdl_runner.data.decode import arrays as decode
 from sparkdl_runner.data.decode import rows as kept_rows
-from sparkdl_runner.data.decode.arrays import Array, Leaf
 from sparkdl_runner.data.decode.columns import (
     NULLS,
     ColumnOptions,
@@ -23,6 +21,8 @@ from sparkdl_runner.data.decode.columns import (
 )
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.costs import value_bytes
+from sparkdl_runner.network.arrays import Array, Leaf, holds, leaf_of
+from sparkdl_runner.network.ragged import keep_numbers
 
 
 class ColumnSettings:
@@ -74,7 +74,7 @@ class ColumnSettings:
             DatasetError: No tensor holds them.
             ValueError: They cannot hold ``fill_value`` or ``pad_value``.
         """
-        leaf = decode.leaf_of(arrow_type, decimals=self.options.decimals)
+        leaf = leaf_of(arrow_type, decimals=self.options.decimals)
         if isinstance(leaf, str):
             raise DatasetError(f"column {self.name!r} is {self.info.type}: {leaf}.")
         if self.nulls == "nan" and self.has_nulls and leaf.dtype.kind != "f":
@@ -90,14 +90,7 @@ class ColumnSettings:
 
     def check_fits(self, argument: str, value: float | None, leaf: Leaf) -> None:
         """Refuses a value that the column's type would silently change, such as 0.5 to 0."""
-        if value is None or leaf.dtype.kind == "f":
-            return
-        if leaf.dtype.kind == "b":
-            fits = value in (0, 1)
-        else:
-            limits = np.iinfo(leaf.dtype)
-            fits = float(value).is_integer() and limits.min <= value <= limits.max
-        if not fits:
+        if value is not None and not holds(leaf.dtype, value):
             raise ValueError(
                 f"{argument} is {value!r}, and column {self.name!r} is {self.info.type}, which "
                 "cannot hold that. Give a value that it can, or cast the column before converting."
@@ -105,7 +98,7 @@ class ColumnSettings:
 
     def keeping(self, leaf: Leaf, inner: tuple[int, ...]) -> Callable[[pa.Array], pa.Array]:
         """Makes of lists of numbers what is kept of them until rows are shuffled."""
-        return lambda array: kept_rows.keep_numbers(array, inner, leaf, self.fill)
+        return lambda array: keep_numbers(array, inner, leaf, self.fill)
 
     def dense_column(
         self, outputs: list[Output], decode_rows: Callable[[pa.Array], tuple[Array, ...]]

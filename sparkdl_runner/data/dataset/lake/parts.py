@@ -22,12 +22,12 @@ from sparkdl_runner.data.dataset.view.bounds import Bounds, bounds_of, of_consta
 from sparkdl_runner.data.dataset.view.filters import RowFilter
 from sparkdl_runner.data.dataset.view.rows import BoolArray
 from sparkdl_runner.data.dataset.view.view import Projection
-from sparkdl_runner.data.decode.arrays import is_readable
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.parquet.leaves import Columns
 from sparkdl_runner.data.parquet.row_groups import decoded_bytes_of
 from sparkdl_runner.data.parquet.scan import explained, rows_of_batch
 from sparkdl_runner.data.parquet.sizes import is_variable
+from sparkdl_runner.network.arrays import is_readable
 
 _BATCH_ROWS = 8192
 _READ_BYTES = 1 << 20

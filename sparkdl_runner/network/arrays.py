@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkdl_runner.data.decode.decimals import floats_of
-from sparkdl_runner.data.decode.exact import cast_exactly
-from sparkdl_runner.data.errors import DatasetError
+from .decimals import floats_of
+from .errors import UnexpectedNullError, WrongLengthError
+from .exact import cast_exactly
 
 Array = npt.NDArray[Any]
 
@@ -26,11 +26,6 @@ _WIDENED = {pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.in
 
 _TYPES_KEPT = 256
 """Answers are kept by type: a table of thousands of columns has few types."""
-
-UNKNOWN_NULLS = (
-    "nulls were found where the manifest says that there are none: the file was changed after the "
-    "conversion"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +50,26 @@ class Leaf:
             array = array.cast(pa.uint8())
         if array.null_count:
             if fill is None:
-                raise DatasetError(UNKNOWN_NULLS)
+                raise UnexpectedNullError
             # Through NumPy, as fill_null knows neither float16 nor NaN in an integer column.
             valid = validity(array)
             numbers = np.full(len(array), fill, dtype=self.dtype)
             numbers[valid] = as_numpy(array.drop_null())
             return numbers
         numbers = as_numpy(array)
-        return numbers.view(np.bool_) if self.dtype == np.bool_ else numbers
+        if self.dtype == np.bool_:
+            return numbers.view(np.bool_)
+        return numbers.astype(self.dtype, copy=False)
+
+
+def holds(dtype: np.dtype[Any], value: float) -> bool:
+    """Whether a tensor's type has this number, and would not silently change it, as 0.5 to 0."""
+    if dtype.kind == "f":
+        return True
+    if dtype.kind == "b":
+        return value in (0, 1)
+    limits = np.iinfo(dtype)
+    return float(value).is_integer() and limits.min <= value <= limits.max
 
 
 @functools.lru_cache(maxsize=_TYPES_KEPT)
@@ -125,7 +132,7 @@ def as_numpy(array: pa.Array) -> Array:
     Unlike ``Array.to_numpy`` it does not import pandas, which takes a fifth of a second.
     """
     if array.null_count:
-        raise DatasetError(UNKNOWN_NULLS)
+        raise UnexpectedNullError
     dtype = _DTYPES[array.type.id]
     data = array.buffers()[1]
     if data is None:
@@ -178,21 +185,23 @@ def dense(
         ``[n, *lengths]`` numbers and, if ``masked``, bool of the same shape: what was not null.
 
     Raises:
-        DatasetError: A list has another length.
+        UnexpectedNullError: There are nulls, and ``fill`` is None.
+        WrongLengthError: A list has another length.
+        BadValueError: The numbers' type does not hold one of the values.
     """
     count = len(array)
     if not lengths:
         return leaf.numbers(array, fill), validity(array) if masked else None
+    present = None
+    if array.null_count:
+        if fill is None:
+            raise UnexpectedNullError
+        present = validity(array)
     offsets, child = lists(array)
-    present = validity(array) if array.null_count else None
-    sizes = np.diff(offsets)
-    wrong = np.flatnonzero((sizes if present is None else sizes[present]) != lengths[0])
+    sizes = np.diff(offsets) if present is None else np.diff(offsets)[present]
+    wrong = sizes[sizes != lengths[0]]
     if len(wrong):
-        found = (sizes if present is None else sizes[present])[wrong[0]]
-        raise DatasetError(
-            f"a list of length {found} was found where the manifest says that all have length "
-            f"{lengths[0]}"
-        )
+        raise WrongLengthError(int(wrong[0]), lengths[0])
     values, valid = dense(child, lengths[1:], leaf, fill, masked=masked)
     kept = count if present is None else int(present.sum())
     values = values.reshape(kept, *lengths)
@@ -201,37 +210,6 @@ def dense(
         values = _spread(values, present, fill or 0)
         valid = _spread(valid, present, 0) if valid is not None else None
     return values, valid
-
-
-def vectors(array: pa.Array, size: int, fill: float | None) -> Array:
-    """Spark's ML vectors, dense or sparse, as stored: float64 ``[n, size]``.
-
-    ``type`` is 1 for a dense vector, all of whose numbers are in ``values``, and 0 for a sparse
-    one, whose ``values`` belong to ``indices``; see VectorUDT in Spark's ML library.
-    """
-    result = np.zeros((len(array), size), dtype=np.float64)
-    # flatten() carries the struct's own nulls down to its fields.
-    fields = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
-    offsets, values = lists(fields["values"])
-    sizes = np.diff(offsets)
-    numbers = as_numpy(values)
-    is_dense = as_numpy(pc.fill_null(pc.equal(fields["type"], 1), False).cast(pa.uint8())) == 1
-    wrong = sizes[is_dense] != size
-    if wrong.any():
-        raise DatasetError(
-            f"a vector of size {sizes[is_dense][wrong][0]} was found where the manifest says that "
-            f"all have size {size}"
-        )
-    from_dense = np.repeat(is_dense, sizes)
-    result[is_dense] = numbers[from_dense].reshape(int(is_dense.sum()), size)
-    if not is_dense.all():
-        index_offsets, indices = lists(fields["indices"])
-        owner = np.repeat(np.arange(len(array)), np.diff(index_offsets))
-        keep = ~is_dense[owner]
-        result[owner[keep], as_numpy(indices)[keep]] = numbers[~from_dense]
-    if array.null_count:
-        result[~validity(array)] = fill or 0
-    return result
 
 
 def _spread(values: Array, present: npt.NDArray[np.bool_], fill: float) -> Array:
