@@ -15,14 +15,15 @@ from sparkdl_runner.checkpoint import CheckpointManager
 from sparkdl_runner.checkpoint.stopping import Stop, should_stop
 from sparkdl_runner.network.inputs import FeatureCols, Inputs
 from sparkdl_runner.tracking import log_metrics
+from sparkdl_runner.training.description.options import checked
 from sparkdl_runner.training.loop import batches
 from sparkdl_runner.training.loop.batches import Batch, on_device, rows_of
-from sparkdl_runner.training.loop.checks import check_arguments, made
 from sparkdl_runner.training.loop.early_stopping import EarlyStopping
 from sparkdl_runner.training.loop.finite import LossValue, require_finite
 from sparkdl_runner.training.loop.learning_rate import LearningRate
 from sparkdl_runner.training.loop.losses import ClassWeights, Loss, Losses, Pairs
 from sparkdl_runner.training.loop.metrics import Metrics
+from sparkdl_runner.training.loop.module import made
 from sparkdl_runner.training.loop.ranks import MakeOptimizer, Strategy, connect
 
 Hook = Callable[["Trainer"], None]
@@ -92,33 +93,36 @@ class Trainer:
         on_step: Hook | None = None,
         on_epoch: Hook | None = None,
     ) -> None:
-        check_arguments(vars())
-        self.ranks = connect(strategy)
-        torch.manual_seed(seed)
-        self.model = made(model).to(self.ranks.device)
-        self.inputs = Inputs.of(feature_cols, self.model)
+        plan = checked(vars())
+        self.ranks = connect(plan.strategy)
+        torch.manual_seed(plan.seed)
+        self.model = made(plan.model).to(self.ranks.device)
+        self.inputs = Inputs.of(plan.feature_cols, self.model)
         if self.ranks.rank:
-            torch.manual_seed(seed + self.ranks.rank)  # Each rank drops out units of its own.
+            torch.manual_seed(plan.seed + self.ranks.rank)  # Each rank drops out units of its own.
         self.network, self.optimizer = self.ranks.prepare(
-            self.model, optimizer, gradient_accumulation_steps
+            self.model, plan.optimizer, plan.gradient_accumulation_steps
         )
         self.losses = Losses(
-            loss,
-            label_cols,
-            loss_weights=loss_weights,
-            class_weights=class_weights,
-            sample_weight_col=sample_weight_col,
+            plan.loss,
+            plan.label_cols,
+            loss_weights=plan.loss_weights,
+            class_weights=plan.class_weights,
+            sample_weight_col=plan.sample_weight_col,
         )
-        self.metrics = Metrics(metrics or {}, label_cols, self.ranks)
+        self.metrics = Metrics(plan.metrics or {}, plan.label_cols, self.ranks)
         self.learning_rate = LearningRate(
-            self.optimizer, lr_scheduler, warmup_epochs=warmup_epochs, size=self.ranks.size
+            self.optimizer,
+            plan.lr_scheduler,
+            warmup_epochs=plan.warmup_epochs,
+            size=self.ranks.size,
         )
-        self.gradient_accumulation_steps = gradient_accumulation_steps
-        self.gradient_clip_norm = gradient_clip_norm
+        self.gradient_accumulation_steps = plan.gradient_accumulation_steps
+        self.gradient_clip_norm = plan.gradient_clip_norm
         self.autocast: Callable[[], Any] = nullcontext
-        if precision == "bf16":
+        if plan.precision == "bf16":
             self.autocast = lambda: torch.autocast(self.ranks.device.type, torch.bfloat16)
-        self.early_stopping = early_stopping
+        self.early_stopping = plan.early_stopping
         self.checkpoints = checkpoints
         self.on_step, self.on_epoch = on_step, on_epoch
         self.should_stop = False
