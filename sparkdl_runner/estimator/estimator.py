@@ -35,7 +35,13 @@ from sparkdl_runner.launch.driver.spark.context import require_spark_context
 from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.runner import DistributedRunner
 from sparkdl_runner.training.description.described import parameters
-from sparkdl_runner.training.description.options import OPTIONS, REQUIRED, TrainingPlan, checked
+from sparkdl_runner.training.description.options import (
+    OPTIONS,
+    REQUIRED,
+    TrainingPlan,
+    checked,
+    documented,
+)
 from sparkdl_runner.training.description.plan import train_with_parameters
 from sparkdl_runner.training.fitting.conversions import Conversions, columns_as_trained
 from sparkdl_runner.training.fitting.fit_identity import checkpoint_folder
@@ -48,6 +54,7 @@ if TYPE_CHECKING:
 _LOGGED = sorted(OPTIONS.keys() - {"batch_size_per_rank"})
 
 
+@documented
 class TorchEstimator(
     Estimator[TorchModel], TorchEstimatorParams, MLWritable, MLReadable["TorchEstimator"]
 ):
@@ -56,6 +63,15 @@ class TorchEstimator(
     Every argument is a Param of Spark ML, with ``set…`` and ``get…`` methods as Spark's own
     estimators have (``setBatchSizePerRank``), so that grids can go over it; ``explainParams()``
     prints what each means. None leaves a Param at its default.
+
+    Args:
+        num_proc: How many ranks: positive for so many barrier tasks of Spark, negative for
+            processes on this host, 0 for all slots; by default 1.
+        backend: "torch", the default, or "horovod".
+        config: A ``RunConfig``: how ranks are started and watched.
+        predictionCol: The column of predictions.
+        probabilityCol: The column of a class's probabilities.
+        rawPredictionCol: The column of the model's own scores.
     """
 
     @refuses_other_names

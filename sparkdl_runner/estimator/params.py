@@ -11,7 +11,7 @@ from pyspark.ml.param import Param, Params
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.training.description import kinds
 from sparkdl_runner.training.description.described import described
-from sparkdl_runner.training.description.options import OPTIONS, checked_option
+from sparkdl_runner.training.description.options import OPTIONS, checked_option, text_of
 
 
 def _param(name: str, doc: str, kind: kinds.Kind) -> Param[Any]:
@@ -73,6 +73,6 @@ _OF_TRANSFORM = {"pad": kinds.by_name(kinds.whole(1))}
 
 for _name, _option in OPTIONS.items():
     _kind = _OF_TRANSFORM.get(_name, _option.metadata["kind"])
-    setattr(TorchEstimatorParams, _name, _param(_name, _option.metadata["text"], _kind))
+    setattr(TorchEstimatorParams, _name, _param(_name, text_of(_name), _kind))
     if _option.default not in (None, MISSING):
         TorchEstimatorParams.DEFAULTS[_name] = checked_option(_name, _option.default)

@@ -60,10 +60,12 @@ def _key(option: Field[Any], hint: Any) -> tuple[Any, Any]:
     default = None if option.default is MISSING else option.default
     if option.name == "early_stopping":
         hint = EarlyStoppingSettings | None
+        text += "; its fields, such as metric=val_loss patience=3"
     elif form := _form(option.metadata["kind"]):
         # Only the form is checked here: arguments are checked when the objects are made.
         hint, default = Annotated[Any, pydantic.AfterValidator(form)], None
         text += "; as module:name, or {class: module:name, argument: value}"
+        text += "; or a list of layers" if option.metadata["kind"] is kinds.model else ""
     else:
         hint = Annotated[hint, pydantic.PlainValidator(partial(_value, option.name))]
     if isinstance(default, tuple):

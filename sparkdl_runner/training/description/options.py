@@ -9,9 +9,10 @@ follows: ``checked`` refuses a value in the same words wherever it is given, and
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from sparkdl_runner.network.inputs import FeatureCols
 from sparkdl_runner.network.outputs import TASKS
@@ -34,11 +35,11 @@ def _option(text: str, kind: Kind, default: Any = MISSING, *, is_key: bool = Tru
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """All that a rank needs to know to train, beside the data."""
+    """The options of a training: all that a rank needs to know of it, beside the data."""
 
     model: Any = _option("a torch.nn.Module, or a function or class that makes one", kinds.model)
     optimizer: Any = _option(
-        "makes the optimizer of parameters: functools.partial(torch.optim.Adam, lr=1e-3)",
+        "makes the optimizer of the model's parameters",
         kinds.Factory("the model's parameters", "functools.partial(torch.optim.Adam, lr=1e-3)"),
     )
     loss: Any = _option(
@@ -68,16 +69,15 @@ class TrainingPlan:
         None,
     )
     metrics: Mapping[str, Any] | None = _option(
-        "torchmetrics by name; of several labels, by label and name. They get probabilities where "
-        "the loss takes scores",
+        "metrics of torchmetrics by name; of several labels, by label and name. They get "
+        "probabilities where the loss takes scores",
         kinds.metrics,
         None,
     )
     epochs: int = _option("passes over the rows", kinds.whole(1), 1)
     batch_size_per_rank: int = _option("rows in a batch of one rank", kinds.whole(1), 32)
     lr_scheduler: Any = _option(
-        "makes the scheduler of an optimizer, which takes a step after each epoch: "
-        "functools.partial(torch.optim.lr_scheduler.StepLR, step_size=10)",
+        "makes the scheduler of the optimizer, which takes a step after each epoch",
         kinds.Factory(
             "the optimizer", "functools.partial(torch.optim.lr_scheduler.StepLR, step_size=10)"
         ),
@@ -181,9 +181,30 @@ class TrainingPlan:
         return {name: value for name, value in given.items() if value is not None}
 
 
+Taker = TypeVar("Taker")
+
 READING = ("nulls", "fill_value", "pad", "images")
 OPTIONS: dict[str, Field[Any]] = {option.name: option for option in fields(TrainingPlan)}
 REQUIRED = tuple(name for name, option in OPTIONS.items() if option.default is MISSING)
+
+
+def text_of(name: str) -> str:
+    """What an option means, with an example where it is made by a function."""
+    text, kind = (OPTIONS[name].metadata[part] for part in ("text", "kind"))
+    return f"{text}: {kind.example}" if isinstance(kind, kinds.Factory) else str(text)
+
+
+def documented(taker: type[Taker]) -> type[Taker]:
+    """Adds the options that a class takes to the arguments in its docstring."""
+    lines = ""
+    for name in inspect.signature(taker).parameters:
+        if name in OPTIONS:
+            text, default = text_of(name), OPTIONS[name].default
+            if default not in (None, MISSING):
+                text += f"; by default {checked_option(name, default)!r}"
+            lines += f"        {name}: {text[:1].upper()}{text[1:]}.\n"
+    taker.__doc__ = (taker.__doc__ or "").replace("    Args:\n", f"    Args:\n{lines}", 1)
+    return taker
 
 
 def checked(given: Mapping[str, Any]) -> TrainingPlan:

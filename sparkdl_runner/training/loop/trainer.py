@@ -15,7 +15,7 @@ from sparkdl_runner.checkpoint import CheckpointManager
 from sparkdl_runner.checkpoint.stopping import Stop, should_stop
 from sparkdl_runner.network.inputs import FeatureCols, Inputs
 from sparkdl_runner.tracking import log_metrics
-from sparkdl_runner.training.description.options import checked
+from sparkdl_runner.training.description.options import checked, documented
 from sparkdl_runner.training.loop import batches
 from sparkdl_runner.training.loop.batches import Batch, on_device, rows_of
 from sparkdl_runner.training.loop.early_stopping import EarlyStopping
@@ -30,36 +30,18 @@ Hook = Callable[["Trainer"], None]
 History = list[dict[str, float]]
 
 
+@documented
 class Trainer:
     """The loop over epochs, batches and ranks. Override ``train_step`` for a loss of your own.
 
     All ranks make one and call the same methods; outside of a run it trains alone. Ranks begin with
     rank 0's weights. One rank takes the very steps of a plain loop with the same seed.
 
+    Which columns are which arguments of the model says ``Inputs``, and what the mean of a loss over
+    rows is, ``Losses``.
+
     Args:
-        model: A module, or a function that makes one.
-        optimizer: Makes the optimizer of parameters: ``functools.partial(torch.optim.Adam,
-            lr=1e-3)``.
-        loss: Compares outputs and labels: ``torch.nn.functional.cross_entropy``; or one by label
-            column. For its mean over rows see ``Losses``.
-        feature_cols: Which columns of a batch the model takes: see ``Inputs``.
-        label_cols: Which columns are labels. A model with several has an output for each.
-        loss_weights: What the loss of each label counts.
-        class_weights: What a row counts, by its class; of several labels, by label and class.
-        sample_weight_col: The column that says what a row counts.
-        metrics: torchmetrics by name; of several labels, by label and name. They get probabilities
-            where the loss takes scores.
-        lr_scheduler: Makes the scheduler of an optimizer; it takes a step after each epoch.
-        warmup_epochs: Over so many epochs the learning rate grows from the optimizer's own to that
-            times the number of ranks, where it stays.
-        gradient_accumulation_steps: Batches of one rank to each step of the optimizer. The last
-            step of an epoch may have fewer, and takes their mean all the same.
-        gradient_clip_norm: To what norm gradients are cut.
-        precision: ``"bf16"`` computes in bfloat16 where torch's autocast does so.
-        strategy: ``"ddp"``: each rank has the whole model; ``"fsdp2"``: a part of it.
-        early_stopping: Ends the training, and takes back the best weights.
         checkpoints: Where the training goes on from, and is saved to when it is due and at its end.
-        seed: Of the model's first weights and of what is random in it.
         on_step: Called after each step, on every rank.
         on_epoch: Called after each epoch, on every rank. Where a hook sets ``should_stop``, on any
             rank, the training of all ends after this epoch.

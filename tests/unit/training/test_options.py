@@ -55,7 +55,7 @@ def test_params_have_the_text_and_the_default_of_the_description() -> None:
     estimator = TorchEstimator()
     for name, option in OPTIONS.items():
         param = estimator.getParam(name)
-        assert param.doc == option.metadata["text"]
+        assert param.doc.startswith(option.metadata["text"])
         if option.default in (None, MISSING):
             assert not estimator.isDefined(param)
         else:
