@@ -161,6 +161,7 @@ def test_checkpoints_are_found_again_by_an_equal_fit_and_by_no_other():
         folder(loss=lambda output, label: output - label),
         folder(loss=lambda output, label: output + label),
         folder(num_proc=1),
+        folder(nulls="fill"),
     ]
     assert len({same, *others}) == 1 + len(others)
     assert same.startswith("/c/fit-")
