@@ -1,11 +1,12 @@
 """Writes ``docs/reference/`` from the docstrings of the public names: ``make docs``.
 
-griffe reads the sources, so that nothing but this package itself is imported.
+griffe reads the sources. Only classes whose docstrings hold the options of a training are imported.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -204,8 +205,13 @@ def _call(opening: str, arguments: list[str], returned: str = "") -> str:
 
 def _docstring(found: Any) -> Iterator[str]:
     """The sections of a docstring; of a class, those of its constructor as well."""
-    if found.docstring is not None:
-        for section in found.docstring.parse("google"):
+    docstring = found.docstring
+    if found.is_class and any(str(one.value) == "documented" for one in found.decorators):
+        # The options of a training are added where they are described, and so not in its source.
+        running = getattr(importlib.import_module(found.module.path), found.name)
+        docstring = griffe.Docstring(inspect.getdoc(running) or "", parent=found)
+    if docstring is not None:
+        for section in docstring.parse("google"):
             yield from _section(section)
     if found.is_class and (init := found.members.get("__init__")) and init.docstring:
         for section in init.docstring.parse("google"):

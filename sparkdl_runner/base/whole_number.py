@@ -6,7 +6,7 @@ import operator
 from typing import Any, SupportsIndex
 
 
-def require_whole(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
+def require_whole(name: str, value: Any, *, least: int | None = 1, most: int | None = None) -> int:
     """The value as an int. NumPy's integers are fine, too.
 
     Raises:
@@ -19,7 +19,7 @@ def require_whole(name: str, value: Any, *, least: int = 1, most: int | None = N
         number = None
     if number is None or isinstance(value, bool):
         raise TypeError(f"{name} is {value!r}; expected a whole number.")
-    if number < least:
+    if least is not None and number < least:
         raise ValueError(f"{name} is {number}; expected {least} or more.")
     if most is not None and number > most:
         raise ValueError(f"{name} is {number}; expected {least} to {most}.")

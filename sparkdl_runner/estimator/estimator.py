@@ -19,11 +19,9 @@ from pyspark.ml.util import (
     MLWritable,
     MLWriter,
 )
-from pyspark.sql import functions as F
 from pyspark.sql.utils import is_remote
 
 from sparkdl_runner.base.version import __version__
-from sparkdl_runner.data.convert.plan import quoted
 from sparkdl_runner.estimator.horovod_names import refuse_other_names, refuses_other_names
 from sparkdl_runner.estimator.model import TorchModel
 from sparkdl_runner.estimator.params import TorchEstimatorParams
@@ -37,24 +35,26 @@ from sparkdl_runner.launch.driver.spark.context import require_spark_context
 from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.runner import DistributedRunner
 from sparkdl_runner.training.description.described import parameters
-from sparkdl_runner.training.description.plan import TrainingPlan, columns_of, train_with_parameters
-from sparkdl_runner.training.fitting import checks
-from sparkdl_runner.training.fitting.columns import check_types, is_list, require_columns
-from sparkdl_runner.training.fitting.conversions import Conversions, Selection, columns_as_trained
-from sparkdl_runner.training.fitting.first_batch import check_first_batch, network_of
+from sparkdl_runner.training.description.options import (
+    OPTIONS,
+    REQUIRED,
+    TrainingPlan,
+    checked,
+    documented,
+)
+from sparkdl_runner.training.description.plan import train_with_parameters
+from sparkdl_runner.training.fitting.conversions import Conversions, columns_as_trained
 from sparkdl_runner.training.fitting.fit_identity import checkpoint_folder
-from sparkdl_runner.training.fitting.tasks import tasks_of
+from sparkdl_runner.training.fitting.preparation import check_settings, selection, trial
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Params that are fields of a TrainingPlan by the same name.
-_OF_PLAN = [name for name in TrainingPlan.__dataclass_fields__ if name != "reading"]
-_READING = ("nulls", "fill_value", "pad", "images")
 # The runner logs the others itself, such as batch_size_per_rank.
-_LOGGED = sorted({*_OF_PLAN, *_READING, "task", "validation"} - {"batch_size_per_rank"})
+_LOGGED = sorted(OPTIONS.keys() - {"batch_size_per_rank"})
 
 
+@documented
 class TorchEstimator(
     Estimator[TorchModel], TorchEstimatorParams, MLWritable, MLReadable["TorchEstimator"]
 ):
@@ -63,6 +63,15 @@ class TorchEstimator(
     Every argument is a Param of Spark ML, with ``set…`` and ``get…`` methods as Spark's own
     estimators have (``setBatchSizePerRank``), so that grids can go over it; ``explainParams()``
     prints what each means. None leaves a Param at its default.
+
+    Args:
+        num_proc: How many ranks: positive for so many barrier tasks of Spark, negative for
+            processes on this host, 0 for all slots; by default 1.
+        backend: "torch", the default, or "horovod".
+        config: A ``RunConfig``: how ranks are started and watched.
+        predictionCol: The column of predictions.
+        probabilityCol: The column of a class's probabilities.
+        rawPredictionCol: The column of the model's own scores.
     """
 
     @refuses_other_names
@@ -109,7 +118,7 @@ class TorchEstimator(
     ) -> None:
         super().__init__()
         self._setDefault(**self.DEFAULTS)
-        self.setParams(**self._input_kwargs)  # type: ignore[attr-defined]
+        self.setParams(**self._input_kwargs)
 
     def setParams(self, **params: Any) -> TorchEstimator:  # noqa: N802
         """Sets Params by name."""
@@ -173,28 +182,16 @@ class TorchEstimator(
         with conversions:
             require_frame(dataset, "fit")
             plan = self._plan()
-            validation = self._value("validation")
-            checks.check_settings(
+            check_settings(
                 plan,
                 backend=self.getOrDefault("backend"),
-                task=self._value("task"),
-                has_validation=validation is not None,
+                has_validation=plan.validation is not None,
             )
-            tasks = self._tasks(dataset, plan)
+            selected = selection(dataset, plan)
             runner = self._runner()
-            share = isinstance(validation, float)
-            data = conversions.get(
-                Selection(
-                    columns=tuple(columns_of(plan)),
-                    classes=tuple(name for name, task in tasks.items() if task == "multiclass"),
-                    validation=validation,
-                    seed=plan.seed if share else 0,
-                )
-            )
             num_proc = runner.num_proc
-            checks.check_rows(data, plan, num_proc)
-            network = network_of(plan.model)
-            check_first_batch(plan, network, data, tasks)
+            data = conversions.get(selected)
+            tasks, network = trial(plan, data.train, data.validation, num_proc)
             inputs = Inputs.of(plan.feature_cols, network)
             columns = columns_as_trained(dataset.schema, inputs.columns, plan.reading, data.train)
             if plan.checkpoint_dir is not None:
@@ -236,47 +233,10 @@ class TorchEstimator(
         return runner
 
     def _plan(self) -> TrainingPlan:
-        missing = [name for name in self.REQUIRED if not self.isDefined(name)]
+        missing = [name for name in REQUIRED if not self.isDefined(name)]
         if missing:
-            raise ValueError(
-                f"{' and '.join(missing)} not set: a fit needs {', '.join(self.REQUIRED)}."
-            )
-        chosen = {name: self._value(name) for name in _OF_PLAN}
-        labels = chosen["label_cols"]
-        for name in ("loss", "loss_weights"):
-            if isinstance(chosen[name], list):
-                chosen[name] = checks.by_label(name, chosen[name], labels)
-        if isinstance(chosen["class_weights"], list):
-            chosen["class_weights"] = dict(enumerate(chosen["class_weights"]))
-        reading = {name: self._value(name) for name in _READING}
-        return TrainingPlan(
-            **{name: value for name, value in chosen.items() if value is not None},
-            reading={name: value for name, value in reading.items() if value is not None},
-        )
-
-    def _tasks(self, dataset: DataFrame, plan: TrainingPlan) -> dict[str, Any]:
-        """Checks the DataFrame's columns. Returns what the labels are."""
-        features = columns_of(plan)
-        validation = self._value("validation")
-        weight = plan.sample_weight_col
-        require_columns(
-            dataset,
-            {
-                "label_cols": plan.label_cols,
-                "sample_weight_col": [weight] if weight else [],
-                "validation": [validation] if isinstance(validation, str) else [],
-                "feature_cols": features,
-            },
-        )
-        lists = [name for name in plan.label_cols if is_list(dataset.schema[name].dataType)]
-        tasks = tasks_of(plan.label_cols, plan.loss, self._value("task"), lists)
-        check_types(
-            dataset.select(*(F.col(quoted(one)) for one in features)),
-            tasks,
-            weight,
-            plan.reading.get("images", {}),
-        )
-        return tasks
+            raise ValueError(f"{' and '.join(missing)} not set: a fit needs {', '.join(REQUIRED)}.")
+        return checked({name: self._value(name) for name in OPTIONS})
 
 
 def _add_accessors(name: str) -> None:

@@ -196,6 +196,9 @@ def reference_of(value: Any) -> str | None:
 
 def _imported(reference: str) -> Any:
     module, _, name = reference.partition(":")
+    for kind in _SETTINGS:  # Their modules have moved since some estimators were saved.
+        if module.startswith("sparkdl_runner.") and name == kind.__name__:
+            return kind
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)

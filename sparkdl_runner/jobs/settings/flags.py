@@ -86,7 +86,9 @@ def _is_mapping(field: pydantic.fields.FieldInfo) -> bool:
         typing.get_origin(one) in (dict, Mapping)
         or (isinstance(one, type) and issubclass(one, Settings) and not one.has_short_form)
         for one in options
-    ) and not any(one in (str, int) or typing.get_origin(one) is list for one in options)
+    ) and not any(
+        one in (str, int) or typing.get_origin(one) in (list, Sequence) for one in options
+    )
 
 
 def _is_text(field: pydantic.fields.FieldInfo) -> bool:

@@ -9,6 +9,9 @@ import pydantic
 
 from sparkdl_runner.base.redaction import Redactor
 
+OWN_WORDS = "own_words"
+"""The type of an error whose sentence is whole, and names its key."""
+
 _EXPECTED = {
     "dict_type": "it should be keys and their values",
     "list_type": "it should be a list",
@@ -26,6 +29,8 @@ def sentence(error: pydantic.ValidationError, given: Mapping[str, Any]) -> str:
     findings: list[Any] = list(error.errors())
     first = findings[0]
     keys = _keys(first["loc"], given)
+    if first["type"] == OWN_WORDS:
+        return str(first["msg"])
     if first["type"] == "missing":
         return f"{_dotted((*keys, first['loc'][-1]))} is missing."
     if first["loc"][-1:] == ("[key]",):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pydantic
@@ -18,7 +19,7 @@ from sparkdl_runner.jobs.training.plan_settings import PlanSettings
 from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.training.description.logged import read_example, train_and_log
-from sparkdl_runner.training.description.plan import TrainingPlan, columns_of
+from sparkdl_runner.training.description.options import TrainingPlan, columns_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,14 +54,11 @@ class OfModel:
         self._check(has_validation)
 
     def _check(self, has_validation: bool) -> None:
-        from sparkdl_runner.training.fitting.checks import check_settings
+        from sparkdl_runner.training.fitting.preparation import check_settings
 
         try:
             check_settings(
-                self._plan,
-                backend=self._settings.backend,
-                task=None,
-                has_validation=has_validation,
+                self._plan, backend=self._settings.backend, has_validation=has_validation
             )
         except (ValueError, TypeError, NotPicklableError) as error:
             raise ConfigError(str(error)) from None
@@ -92,9 +90,9 @@ class OfModel:
         Raises:
             ConfigError: It names the first that is missing, or of a wrong type.
         """
-        from sparkdl_runner.training.fitting.columns import check_types
+        from sparkdl_runner.training.fitting.preparation import selection
 
-        columns, validation = columns_of(self._plan), self._settings.validation
+        columns, validation = columns_of(self._plan), self._plan.validation
         for name, one in opened.items():
             known = _columns(one)
             for column in [*columns, validation] if isinstance(validation, str) else columns:
@@ -102,9 +100,8 @@ class OfModel:
                     near = did_you_mean(column, known)
                     raise ConfigError(f"data.{name} has no column {column!r}{near}")
             if _is_frame(one):
-                images = self._plan.reading.get("images", {})
                 with _refusals(f"data.{name}"):
-                    check_types(one.select(*columns), {}, self._plan.sample_weight_col, images)
+                    selection(one, self._plan)
 
     def converted(
         self, opened: Mapping[str, Any], spark: SparkSession | None, stack: ExitStack
@@ -119,25 +116,17 @@ class OfModel:
         Raises:
             ConfigError: Some cannot be converted, or the model cannot be trained with it.
         """
-        from sparkdl_runner.training.fitting.checks import check_rows
-        from sparkdl_runner.training.fitting.conversions import FitData
-        from sparkdl_runner.training.fitting.first_batch import check_first_batch, network_of
-        from sparkdl_runner.training.fitting.tasks import tasks_of
+        from sparkdl_runner.training.fitting.preparation import trial
 
-        plan = self._plan
         data: dict[str, Any] = {}
         for name, one in opened.items():
             with _refusals(f"data.{name}"):
                 data |= self._converted(name, one, stack)
-        manifest = data["train_data"].open()[0]
-        lists = [label for label in plan.label_cols if manifest.column(label).list_lengths]
+        train_data, validation_data = data["train_data"], data.get("validation_data")
         with _refusals("the training cannot begin"):
-            fit_data = FitData(train=data["train_data"], validation=data.get("validation_data"))
-            check_rows(fit_data, plan, self._settings.num_proc)
-            tasks = tasks_of(plan.label_cols, plan.loss, None, lists)
-            network = network_of(plan.model)
-            check_first_batch(plan, network, fit_data, tasks)
-            self._check_logging(network, data["train_data"])
+            num_proc = self._settings.num_proc
+            _, network = trial(self._plan, train_data, validation_data, num_proc)
+            self._check_logging(network, train_data)
         return data
 
     def _check_logging(self, network: nn.Module, data: SparkDatasetConverter) -> None:
@@ -163,25 +152,16 @@ class OfModel:
 
     def _converted(self, name: str, opened: Any, stack: ExitStack) -> dict[str, Any]:
         """The data set; and, where its rows are shared out, the one for validation."""
-        from sparkdl_runner.training.fitting.columns import is_list
-        from sparkdl_runner.training.fitting.conversions import Selection, convert
-        from sparkdl_runner.training.fitting.tasks import tasks_of
+        from sparkdl_runner.training.fitting.preparation import converted
 
         if not _is_frame(opened):
             return {name: opened}
-        plan, validation = self._plan, self._settings.validation
-        lists = [one for one in plan.label_cols if is_list(opened.schema[one].dataType)]
-        tasks = tasks_of(plan.label_cols, plan.loss, None, lists)
-        selection = Selection(
-            columns=tuple(columns_of(plan)),
-            classes=tuple(label for label, task in tasks.items() if task == "multiclass"),
-            validation=validation if name == "train_data" else None,
-            seed=plan.seed,
-        )
-        found = convert(opened, selection)
-        data = {name: stack.enter_context(found.train)}
-        if found.validation is not None:
-            data["validation_data"] = stack.enter_context(found.validation)
+        is_shared = name == "train_data"
+        plan = self._plan if is_shared else replace(self._plan, validation=None)
+        made = converted(opened, plan)
+        data = {name: stack.enter_context(made.train)}
+        if made.validation is not None:
+            data["validation_data"] = stack.enter_context(made.validation)
         return data
 
     def arguments(self, hyperparameters: Mapping[str, Any]) -> dict[str, Any]:

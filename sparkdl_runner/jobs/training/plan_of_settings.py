@@ -2,50 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sparkdl_runner.base.nearest import did_you_mean
 from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.jobs.settings import Settings
 from sparkdl_runner.jobs.training.named_things import CLASS, function, is_named, maker, thing
-from sparkdl_runner.jobs.training.plan_settings import PlanSettings
+from sparkdl_runner.jobs.training.plan_settings import EarlyStoppingSettings, PlanSettings
+from sparkdl_runner.training.description import kinds
 from sparkdl_runner.training.description.maker import Maker, sequential
-from sparkdl_runner.training.description.plan import TrainingPlan
-
-_READING = ("nulls", "fill_value", "pad", "images")
+from sparkdl_runner.training.description.options import OPTIONS, TrainingPlan, checked
 
 
-def plan(settings: PlanSettings) -> TrainingPlan:
-    """The training that the settings describe.
+def plan(settings: Settings) -> TrainingPlan:
+    """The training that ``PlanSettings`` describe.
 
     Raises:
-        ConfigError: Something that they name is not there, or cannot be called with its arguments.
+        ConfigError: Something that they name is not there, cannot be called with its arguments,
+            or does not fit the rest.
     """
     given = {name: getattr(settings, name) for name in settings.model_fields_set}
-    given = {name: value for name, value in given.items() if value is not None}
-    reading = {name: given.pop(name) for name in _READING if name in given}
-    given.pop("validation", None)
-    made: dict[str, Callable[[str, Any], Any]] = {
-        "model": lambda key, one: _model(key, one),
-        "loss": lambda key, one: _by_name(key, one, _loss),
-        "optimizer": lambda key, one: maker(one, key, "the model's parameters"),
-        "lr_scheduler": lambda key, one: maker(one, key, "the optimizer"),
-        "metrics": lambda key, one: _by_name(key, one, lambda key, one: thing(one, key)),
-        "callbacks": lambda key, all_of: [
-            thing(one, f"{key}.{place}") for place, one in enumerate(all_of)
-        ],
-        "early_stopping": lambda key, one: one.build(),
-        "transformation_fn": lambda key, one: function(one, key, "the batch"),
-        "train_step": lambda key, one: function(one, key, "the trainer", "the batch"),
-        "training_fn": lambda key, one: function(
-            one, key, "the trainer", "train_data", "validation_data"
-        ),
-    }
-    given = {name: made[name](name, one) if name in made else one for name, one in given.items()}
-    return TrainingPlan(
-        **{"feature_cols": settings.feature_cols, "label_cols": settings.label_cols, **given},
-        reading=reading,
-    )
+    given = {name: _made(name, value) for name, value in given.items() if value is not None}
+    try:
+        return checked(given)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(str(error)) from None
+
+
+def _made(key: str, written: Any) -> Any:
+    """The value of an option, of what the settings say."""
+    match OPTIONS[key].metadata["kind"]:
+        case kinds.Factory(of=of):
+            return maker(written, key, of)
+        case kinds.Function(given=given):
+            return function(written, key, *given)
+        case kinds.model:
+            return _model(key, written)
+        case kinds.loss:
+            return _by_name(key, written, _loss)
+        case kinds.metrics:
+            return _by_name(key, written, lambda key, named: thing(named, key))
+        case kinds.callbacks:
+            written = written if isinstance(written, list) else [written]
+            return [thing(named, f"{key}.{place}") for place, named in enumerate(written)]
+    return written.build() if isinstance(written, EarlyStoppingSettings) else written
 
 
 def put(written: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field
+from functools import partial
+from typing import Annotated, Any
 
 import pydantic
+from pydantic_core import PydanticCustomError
 
 from sparkdl_runner.jobs.settings import Settings, settings_like
+from sparkdl_runner.jobs.settings.refusal import OWN_WORDS
 from sparkdl_runner.jobs.training.named_things import check_form, is_named
+from sparkdl_runner.training.description import kinds
+from sparkdl_runner.training.description.options import OPTIONS, TrainingPlan, checked_option
 from sparkdl_runner.training.loop.early_stopping import EarlyStopping
-
-REQUIRED = ("model", "loss", "optimizer")
 
 
 def _each(value: Any) -> Any:
@@ -27,92 +32,54 @@ def _by_name(value: Any) -> Any:
     return {name: _by_name(one) for name, one in value.items()}
 
 
-# Only their form is checked here: their arguments are checked when the objects are made.
-_Named = Annotated[Any, pydantic.AfterValidator(check_form)]
-_Several = Annotated[Any, pydantic.AfterValidator(_each)]
-_ByName = Annotated[Any, pydantic.AfterValidator(_by_name)]
-
-
 class EarlyStoppingSettings(settings_like(EarlyStopping, without=["best", "best_epoch"])):  # type: ignore[misc]
     """The fields of ``EarlyStopping`` that a person chooses."""
 
 
-class PlanSettings(Settings):
-    """The settings of a training without a function: the fields of ``TrainingPlan``."""
+def _form(kind: kinds.Kind) -> Callable[[Any], Any] | None:
+    """The form in which a thing is named that is made of what is written; None for plain values."""
+    if kind in (kinds.model, kinds.callbacks):
+        return _each
+    if kind in (kinds.loss, kinds.metrics):
+        return _by_name
+    return check_form if isinstance(kind, (kinds.Factory, kinds.Function)) else None
 
-    model: _Several = pydantic.Field(
-        None,
-        description="in place of a function: the model to train, as module:name of a class or "
-        "function that makes it, or {class: module:name, argument: value}; or a list of layers",
-    )
-    loss: _ByName = pydantic.Field(
-        None, description="compares an output and a label; in YAML also one for each label column"
-    )
-    optimizer: _Named = pydantic.Field(
-        None, description="makes the optimizer: {class: torch.optim:Adam, lr: 1e-3}"
-    )
-    feature_cols: list[str] | dict[str, str | list[str]] = pydantic.Field(
-        ["features"], description="the columns that the model takes; or those of each argument"
-    )
-    label_cols: list[str] = pydantic.Field(
-        ["label"], description="the columns of what is to be predicted"
-    )
-    validation: float | str | None = pydantic.Field(
-        None,
-        description="a share of train_data's rows, or the column that is true for them, where "
-        "there is no data.validation_data",
-    )
-    metrics: _ByName = pydantic.Field(None, description="torchmetrics by name")
-    epochs: int = pydantic.Field(1, ge=1, description="passes over the rows")
-    batch_size_per_rank: int = pydantic.Field(32, ge=1, description="rows in a batch of one rank")
-    lr_scheduler: _Named = pydantic.Field(
-        None, description="makes the scheduler of the optimizer; it takes a step after each epoch"
-    )
-    warmup_epochs: float = pydantic.Field(
-        0, ge=0, description="epochs in which the learning rate grows to num_proc times"
-    )
-    early_stopping: EarlyStoppingSettings | None = pydantic.Field(
-        None, description="fields of EarlyStopping, such as metric=val_loss patience=3"
-    )
-    gradient_accumulation_steps: int = pydantic.Field(
-        1, ge=1, description="batches to a step of the optimizer"
-    )
-    gradient_clip_norm: float | None = pydantic.Field(
-        None, gt=0, description="to what norm gradients are cut"
-    )
-    precision: Literal["fp32", "bf16"] = pydantic.Field("fp32", description="of computing")
-    strategy: Literal["ddp", "fsdp2"] = pydantic.Field(
-        "ddp", description="whether a rank has the whole model, or a part"
-    )
-    sample_weight_col: str | None = pydantic.Field(
-        None, description="the column that says what a row counts"
-    )
-    class_weights: dict[int, float] | dict[str, dict[int, float]] | None = pydantic.Field(
-        None, description="what a row counts, by its class"
-    )
-    loss_weights: dict[str, float] | None = pydantic.Field(
-        None, description="what the loss of each label column counts"
-    )
-    seed: int = pydantic.Field(0, description="of the first weights and of the order of rows")
-    nulls: str | dict[str, Any] | None = pydantic.Field(
-        None, description="error, fill, nan or mask, for all columns or by column"
-    )
-    fill_value: Any = pydantic.Field(None, description="what nulls become")
-    pad: int | dict[str, Any] | None = pydantic.Field(
-        None, description="to what length lists are filled up, for all or by column"
-    )
-    images: dict[str, Any] | None = pydantic.Field(
-        None, description="to what size encoded images are brought, by column"
-    )
-    transformation_fn: _Named = pydantic.Field(
-        None, description="a function that changes each batch before the model"
-    )
-    train_step: _Named = pydantic.Field(
-        None, description="a function that returns the loss of a batch: train_step(trainer, batch)"
-    )
-    training_fn: _Named = pydantic.Field(
-        None, description="a function that trains: training_fn(trainer, train, validation)"
-    )
-    callbacks: _Several = pydantic.Field(
-        None, description="objects with on_step(trainer) or on_epoch(trainer)"
-    )
+
+def _value(name: str, written: Any) -> Any:
+    """A plain value as it is written, checked as everywhere."""
+    try:
+        checked_option(name, written)
+    except (TypeError, ValueError) as error:
+        raise PydanticCustomError(OWN_WORDS, "{words}", {"words": str(error)}) from None
+    return written
+
+
+def _key(option: Field[Any], hint: Any) -> tuple[Any, Any]:
+    """An option as a key: the type of its values, and its default and text."""
+    text = option.metadata["text"]
+    default = None if option.default is MISSING else option.default
+    if option.name == "early_stopping":
+        hint = EarlyStoppingSettings | None
+        text += "; its fields, such as metric=val_loss patience=3"
+    elif form := _form(option.metadata["kind"]):
+        # Only the form is checked here: arguments are checked when the objects are made.
+        hint, default = Annotated[Any, pydantic.AfterValidator(form)], None
+        text += "; as module:name, or {class: module:name, argument: value}"
+        text += "; or a list of layers" if option.metadata["kind"] is kinds.model else ""
+    else:
+        hint = Annotated[hint, pydantic.PlainValidator(partial(_value, option.name))]
+    if isinstance(default, tuple):
+        default = list(default)
+    return hint, pydantic.Field(default, description=text)
+
+
+_HINTS = typing.get_type_hints(TrainingPlan)
+_KEYS: dict[str, Any] = {
+    name: _key(option, _HINTS[name])
+    for name, option in OPTIONS.items()
+    if option.metadata["is_key"]
+}
+
+
+class PlanSettings(pydantic.create_model("PlanSettings", __base__=Settings, **_KEYS)):  # type: ignore[misc]
+    """The settings of a training without a function: the options of a training."""

@@ -8,11 +8,12 @@ import pydantic
 
 from sparkdl_runner.jobs.settings import Settings, settings_like
 from sparkdl_runner.jobs.spark.source import Source
-from sparkdl_runner.jobs.training.plan_settings import REQUIRED, PlanSettings
+from sparkdl_runner.jobs.training.plan_settings import PlanSettings
 from sparkdl_runner.jobs.training.script_settings import ScriptSettings
 from sparkdl_runner.launch.config import RunConfig, check_min_num_proc
 from sparkdl_runner.tracking.run.opening.store import is_set_up
 from sparkdl_runner.tracking.settings import Tracking
+from sparkdl_runner.training.description.options import REQUIRED
 
 _ELSEWHERE = ("tracking", "name", "rerun_finished")
 

@@ -11,7 +11,8 @@ from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.rank import world
 from sparkdl_runner.tracking.models.log_checks import check_can_log
-from sparkdl_runner.training.description.plan import Trained, TrainingPlan, columns_of, train
+from sparkdl_runner.training.description.options import TrainingPlan, columns_of
+from sparkdl_runner.training.description.plan import Trained, train
 
 if TYPE_CHECKING:
     import torch

@@ -1,56 +1,20 @@
-"""A training that is described by values, and what each rank does with it."""
+"""What each rank does with the plan of a training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.network.inputs import FeatureCols
 from sparkdl_runner.rank import world
+from sparkdl_runner.training.description.options import OPTIONS, TrainingPlan, columns_of
 
 if TYPE_CHECKING:
     from sparkdl_runner.data import SparkDatasetConverter
-    from sparkdl_runner.training.loop.early_stopping import EarlyStopping
     from sparkdl_runner.training.loop.trainer import Trainer
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingPlan:
-    """All that a rank needs to know to train, beside the data. For the fields see ``Trainer``."""
-
-    model: Any
-    optimizer: Any
-    loss: Any
-    feature_cols: FeatureCols
-    label_cols: Sequence[str]
-    epochs: int = 1
-    batch_size_per_rank: int = 32
-    loss_weights: Mapping[str, float] | None = None
-    class_weights: Mapping[int, float] | Mapping[str, Mapping[int, float]] | None = None
-    sample_weight_col: str | None = None
-    metrics: Mapping[str, Any] | None = None
-    lr_scheduler: Any = None
-    warmup_epochs: float = 0
-    gradient_accumulation_steps: int = 1
-    gradient_clip_norm: float | None = None
-    precision: Literal["fp32", "bf16"] = "fp32"
-    strategy: Literal["ddp", "fsdp2"] = "ddp"
-    early_stopping: EarlyStopping | None = None
-    checkpoint_dir: str | None = None
-    seed: int = 0
-    callbacks: Sequence[Any] = ()
-    """Objects with ``on_step(trainer)``, ``on_epoch(trainer)``, or both."""
-    transformation_fn: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-    """Changes each batch, in the loader's thread."""
-    train_step: Callable[[Trainer, Mapping[str, Any]], Any] | None = None
-    """Takes the place of ``Trainer.train_step``."""
-    training_fn: Callable[[Trainer, Any, Any], Any] | None = None
-    """Takes the place of ``Trainer.fit``: is called with the trainer and both loaders."""
-    reading: Mapping[str, Any] = field(default_factory=dict)
-    """How columns become tensors: ``nulls``, ``pad``, ``images`` and such, as ``ArrowLoader``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +47,12 @@ def train(
             checkpoints = stack.enter_context(
                 CheckpointManager(plan.checkpoint_dir, every_seconds=60, **best)
             )
-        arguments = {name: getattr(plan, name) for name in _OF_TRAINER}
+        arguments = OPTIONS.keys() & inspect.signature(Trainer).parameters.keys()
         trainer = Trainer(
             checkpoints=checkpoints,
             on_step=_all_of(plan.callbacks, "on_step"),
             on_epoch=_all_of(plan.callbacks, "on_epoch"),
-            **arguments,
+            **{name: getattr(plan, name) for name in arguments},
         )
         if plan.train_step is not None:
             trainer.train_step = MethodType(plan.train_step, trainer)  # type: ignore[method-assign]
@@ -140,27 +104,6 @@ def train_with_parameters(
     if world.in_worker() and world.current_world().rank == 0:
         log_parameters(dict(parameters))
     return train(plan, train_data, validation_data)
-
-
-# Names that a plan and ``Trainer`` share.
-_OF_TRAINER = (
-    *("model", "optimizer", "loss", "feature_cols", "label_cols", "loss_weights"),
-    *("class_weights", "sample_weight_col", "metrics", "lr_scheduler", "warmup_epochs"),
-    *("gradient_accumulation_steps", "gradient_clip_norm", "precision", "strategy"),
-    *("early_stopping", "seed"),
-)
-
-
-def columns_of(plan: TrainingPlan) -> list[str]:
-    """All columns that the training reads."""
-    columns: list[str] = []
-    for entry in (
-        plan.feature_cols.values() if isinstance(plan.feature_cols, Mapping) else plan.feature_cols
-    ):
-        columns += [entry] if isinstance(entry, str) else list(entry)
-    columns += plan.label_cols
-    columns += [] if plan.sample_weight_col is None else [plan.sample_weight_col]
-    return list(dict.fromkeys(columns))
 
 
 def _all_of(callbacks: Sequence[Any], name: str) -> Callable[[Trainer], None] | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.launch.driver.calls.call import pack
-from sparkdl_runner.training.description.plan import TrainingPlan, columns_of, train
+from sparkdl_runner.training.description.options import TrainingPlan, columns_of
+from sparkdl_runner.training.description.plan import train
 from sparkdl_runner.training.fitting.footers import extremes
 from sparkdl_runner.training.fitting.tasks import ignored_class
 
@@ -15,36 +16,22 @@ if TYPE_CHECKING:
     from sparkdl_runner.training.fitting.conversions import FitData
 
 
-def by_label(name: str, values: Sequence[Any], labels: Sequence[str]) -> dict[str, Any]:
-    """A list of one value for each label, by label."""
-    if len(values) != len(labels):
-        raise ValueError(
-            f"{name} is a list of {len(values)}, and label_cols has {len(labels)} "
-            f"({', '.join(labels)}): give one for each."
-        )
-    return dict(zip(labels, values, strict=True))
-
-
-def check_settings(plan: TrainingPlan, *, backend: str, task: Any, has_validation: bool) -> None:
-    """Checks what follows from the settings alone.
+def check_settings(plan: TrainingPlan, *, backend: str, has_validation: bool) -> None:
+    """Checks how the options of a ``checked`` plan fit together in a fit.
 
     Raises:
         ValueError: Two do not fit together.
         NotPicklableError: One cannot be sent to the ranks.
     """
-    labels = plan.label_cols
-    both = set(labels) & set(_features(plan))
+    both = set(plan.label_cols) & set(_features(plan))
     if both:
         raise ValueError(
             f"{min(both)!r} is in feature_cols and in label_cols: a model that is given what it "
             "is to predict learns nothing."
         )
-    for name, value in (("loss", plan.loss), ("task", task), ("loss_weights", plan.loss_weights)):
-        if isinstance(value, Mapping):
-            _check_labels(name, value, labels, each=name != "loss_weights")
     if plan.strategy == "fsdp2" and backend == "horovod":
         raise ValueError("strategy='fsdp2' needs backend='torch', and backend is 'horovod'.")
-    metrics = metric_names(plan.metrics or {}, labels)
+    metrics = _metric_names(plan.metrics or {})
     if metrics and not has_validation:
         raise ValueError(
             "metrics are of validation data, and there are none: give validation=0.2, or the "
@@ -54,23 +41,6 @@ def check_settings(plan: TrainingPlan, *, backend: str, task: Any, has_validatio
     # Without a module: it is large, and the code that copies it checks whether it can be sent.
     is_module = hasattr(plan.model, "state_dict")
     pack(train, **vars(replace(plan, model=None if is_module else plan.model)))
-
-
-def metric_names(metrics: Mapping[str, Any], labels: Sequence[str]) -> list[str]:
-    """The names that metrics have in a history, without ``val_``."""
-    found = []
-    for name, one in metrics.items():
-        if not isinstance(one, Mapping):
-            if len(labels) > 1:
-                raise ValueError(
-                    f"metrics names {name!r} for all of {', '.join(labels)}: with several labels "
-                    f"give them by label, such as {{{labels[0]!r}: {{{name!r}: …}}}}."
-                )
-            found.append(name)
-            continue
-        _check_labels("metrics", {name: one}, labels, each=False)
-        found += [f"{name}_{inner}" for inner in one]
-    return found
 
 
 def check_rows(data: FitData, plan: TrainingPlan, num_proc: int) -> None:
@@ -152,12 +122,13 @@ def _features(plan: TrainingPlan) -> list[str]:
     return columns_of(replace(plan, label_cols=(), sample_weight_col=None))
 
 
-def _check_labels(name: str, given: Collection[str], labels: Sequence[str], *, each: bool) -> None:
-    unknown = [one for one in given if one not in labels]
-    missing = [one for one in labels if one not in given] if each else []
-    if unknown or missing:
-        what = f"names {unknown[0]!r}" if unknown else f"has nothing for {missing[0]!r}"
-        raise ValueError(f"{name} {what}, and label_cols are {', '.join(labels)}.")
+def _metric_names(metrics: Mapping[str, Any]) -> list[str]:
+    """The names that metrics have in a history, without ``val_``."""
+    names = []
+    for name, metric in metrics.items():
+        inner = metric if isinstance(metric, Mapping) else None
+        names += [name] if inner is None else [f"{name}_{one}" for one in inner]
+    return names
 
 
 def _check_early_stopping(plan: TrainingPlan, metrics: Sequence[str], has_validation: bool) -> None:

@@ -13,7 +13,7 @@ from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.network.outputs import Task, by_label
 from sparkdl_runner.training.description.described import described
-from sparkdl_runner.training.description.plan import TrainingPlan, columns_of
+from sparkdl_runner.training.description.options import TrainingPlan, columns_of
 from sparkdl_runner.training.fitting.checks import check_labels
 
 if TYPE_CHECKING:

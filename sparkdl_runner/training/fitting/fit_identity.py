@@ -10,12 +10,19 @@ import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner.training.description.options import READING, TrainingPlan
+
 if TYPE_CHECKING:
-    from sparkdl_runner.training.description.plan import TrainingPlan
     from sparkdl_runner.training.fitting.conversions import FitData
 
-_OF_NO_MATTER = ("epochs", "checkpoint_dir", "callbacks", "early_stopping", "batch_size_per_rank")
-"""A fit may go on with more epochs, and on other ranks if their global batch is the same."""
+_OF_NO_MATTER = {
+    *("epochs", "checkpoint_dir", "callbacks", "early_stopping", "batch_size_per_rank"),
+    *("task", "validation", *READING),
+}
+"""A fit may go on with more epochs, and on other ranks if their global batch is the same.
+
+Which rows are for validation is known by the data, and what the plan says of reading counts whole.
+"""
 
 
 def checkpoint_folder(plan: TrainingPlan, data: FitData, num_proc: int) -> str:
@@ -30,6 +37,7 @@ def checkpoint_folder(plan: TrainingPlan, data: FitData, num_proc: int) -> str:
         for field in dataclasses.fields(plan)
         if field.name not in _OF_NO_MATTER
     }
+    settings["reading"] = _plain(plan.reading)
     settings["global batch"] = abs(num_proc) * plan.batch_size_per_rank
     rows = [
         None if one is None else one.open()[0].fingerprint for one in (data.train, data.validation)

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,6 @@ from torch.optim import Optimizer
 from sparkdl_runner.rank import world
 
 Strategy = Literal["ddp", "fsdp2"]
-STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 
 # The order gives each type a number that all ranks know.

@@ -15,50 +15,33 @@ from sparkdl_runner.checkpoint import CheckpointManager
 from sparkdl_runner.checkpoint.stopping import Stop, should_stop
 from sparkdl_runner.network.inputs import FeatureCols, Inputs
 from sparkdl_runner.tracking import log_metrics
+from sparkdl_runner.training.description.options import checked, documented
 from sparkdl_runner.training.loop import batches
 from sparkdl_runner.training.loop.batches import Batch, on_device, rows_of
-from sparkdl_runner.training.loop.checks import check_arguments, made
 from sparkdl_runner.training.loop.early_stopping import EarlyStopping
 from sparkdl_runner.training.loop.finite import LossValue, require_finite
 from sparkdl_runner.training.loop.learning_rate import LearningRate
 from sparkdl_runner.training.loop.losses import ClassWeights, Loss, Losses, Pairs
 from sparkdl_runner.training.loop.metrics import Metrics
+from sparkdl_runner.training.loop.module import made
 from sparkdl_runner.training.loop.ranks import MakeOptimizer, Strategy, connect
 
 Hook = Callable[["Trainer"], None]
 History = list[dict[str, float]]
 
 
+@documented
 class Trainer:
     """The loop over epochs, batches and ranks. Override ``train_step`` for a loss of your own.
 
     All ranks make one and call the same methods; outside of a run it trains alone. Ranks begin with
     rank 0's weights. One rank takes the very steps of a plain loop with the same seed.
 
+    Which columns are which arguments of the model says ``Inputs``, and what the mean of a loss over
+    rows is, ``Losses``.
+
     Args:
-        model: A module, or a function that makes one.
-        optimizer: Makes the optimizer of parameters: ``functools.partial(torch.optim.Adam,
-            lr=1e-3)``.
-        loss: Compares outputs and labels: ``torch.nn.functional.cross_entropy``; or one by label
-            column. For its mean over rows see ``Losses``.
-        feature_cols: Which columns of a batch the model takes: see ``Inputs``.
-        label_cols: Which columns are labels. A model with several has an output for each.
-        loss_weights: What the loss of each label counts.
-        class_weights: What a row counts, by its class; of several labels, by label and class.
-        sample_weight_col: The column that says what a row counts.
-        metrics: torchmetrics by name; of several labels, by label and name. They get probabilities
-            where the loss takes scores.
-        lr_scheduler: Makes the scheduler of an optimizer; it takes a step after each epoch.
-        warmup_epochs: Over so many epochs the learning rate grows from the optimizer's own to that
-            times the number of ranks, where it stays.
-        gradient_accumulation_steps: Batches of one rank to each step of the optimizer. The last
-            step of an epoch may have fewer, and takes their mean all the same.
-        gradient_clip_norm: To what norm gradients are cut.
-        precision: ``"bf16"`` computes in bfloat16 where torch's autocast does so.
-        strategy: ``"ddp"``: each rank has the whole model; ``"fsdp2"``: a part of it.
-        early_stopping: Ends the training, and takes back the best weights.
         checkpoints: Where the training goes on from, and is saved to when it is due and at its end.
-        seed: Of the model's first weights and of what is random in it.
         on_step: Called after each step, on every rank.
         on_epoch: Called after each epoch, on every rank. Where a hook sets ``should_stop``, on any
             rank, the training of all ends after this epoch.
@@ -92,33 +75,36 @@ class Trainer:
         on_step: Hook | None = None,
         on_epoch: Hook | None = None,
     ) -> None:
-        check_arguments(vars())
-        self.ranks = connect(strategy)
-        torch.manual_seed(seed)
-        self.model = made(model).to(self.ranks.device)
-        self.inputs = Inputs.of(feature_cols, self.model)
+        plan = checked(vars())
+        self.ranks = connect(plan.strategy)
+        torch.manual_seed(plan.seed)
+        self.model = made(plan.model).to(self.ranks.device)
+        self.inputs = Inputs.of(plan.feature_cols, self.model)
         if self.ranks.rank:
-            torch.manual_seed(seed + self.ranks.rank)  # Each rank drops out units of its own.
+            torch.manual_seed(plan.seed + self.ranks.rank)  # Each rank drops out units of its own.
         self.network, self.optimizer = self.ranks.prepare(
-            self.model, optimizer, gradient_accumulation_steps
+            self.model, plan.optimizer, plan.gradient_accumulation_steps
         )
         self.losses = Losses(
-            loss,
-            label_cols,
-            loss_weights=loss_weights,
-            class_weights=class_weights,
-            sample_weight_col=sample_weight_col,
+            plan.loss,
+            plan.label_cols,
+            loss_weights=plan.loss_weights,
+            class_weights=plan.class_weights,
+            sample_weight_col=plan.sample_weight_col,
         )
-        self.metrics = Metrics(metrics or {}, label_cols, self.ranks)
+        self.metrics = Metrics(plan.metrics or {}, plan.label_cols, self.ranks)
         self.learning_rate = LearningRate(
-            self.optimizer, lr_scheduler, warmup_epochs=warmup_epochs, size=self.ranks.size
+            self.optimizer,
+            plan.lr_scheduler,
+            warmup_epochs=plan.warmup_epochs,
+            size=self.ranks.size,
         )
-        self.gradient_accumulation_steps = gradient_accumulation_steps
-        self.gradient_clip_norm = gradient_clip_norm
+        self.gradient_accumulation_steps = plan.gradient_accumulation_steps
+        self.gradient_clip_norm = plan.gradient_clip_norm
         self.autocast: Callable[[], Any] = nullcontext
-        if precision == "bf16":
+        if plan.precision == "bf16":
             self.autocast = lambda: torch.autocast(self.ranks.device.type, torch.bfloat16)
-        self.early_stopping = early_stopping
+        self.early_stopping = plan.early_stopping
         self.checkpoints = checkpoints
         self.on_step, self.on_epoch = on_step, on_epoch
         self.should_stop = False

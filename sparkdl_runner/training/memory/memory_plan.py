@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from sparkdl_runner.base.whole_number import require_whole
-from sparkdl_runner.training.loop.checks import check_model, check_optimizer, check_precision
+from sparkdl_runner.training.description.options import checked_option
 from sparkdl_runner.training.memory.device_memory import device_memory
 from sparkdl_runner.training.memory.step_profile import LossOfBatch, StepProfile, profile_step
 from sparkdl_runner.training.memory.strategies import STRATEGIES, RankMemory
@@ -94,9 +94,8 @@ def plan_memory(
         TypeError: An argument is of another kind.
         ValueError: An argument is out of range, or the step fails.
     """
-    check_model(model)
-    check_optimizer(optimizer)
-    check_precision(precision)
+    for name, value in (("model", model), ("optimizer", optimizer), ("precision", precision)):
+        checked_option(name, value)
     if isinstance(num_proc, bool) or not isinstance(num_proc, int) or num_proc == 0:
         raise ValueError(
             f"num_proc is {num_proc!r}; expected a number of ranks: positive on Spark, negative "

@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from sparkdl_runner.training.loop.checks import made
+from sparkdl_runner.training.loop.module import made
 from sparkdl_runner.training.loop.ranks import units
 from sparkdl_runner.training.memory.live_bytes import GRADIENT, STATE, LiveBytes, Moment
 

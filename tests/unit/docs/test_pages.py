@@ -6,7 +6,6 @@ import ast
 import configparser
 import dataclasses
 import inspect
-import json
 import re
 import subprocess
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from docs_blocks import BLOCKS, KINDS, PAGES, REFERENCE, ROOT, blocks_of, of_kind, prose
-from sparkdl_runner import RunConfig
+from sparkdl_runner import RunConfig, Trainer
 from sparkdl_runner.checkpoint import CheckpointManager
 from sparkdl_runner.doctor.installation import INSTALLATION
 from sparkdl_runner.estimator import TorchEstimator
@@ -26,6 +25,7 @@ from sparkdl_runner.jobs.spark.source import Source
 from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.jobs.tuning.settings import SearchSettings, TuneSettings
 from sparkdl_runner.tracking import Tracking
+from sparkdl_runner.training.description.options import OPTIONS, text_of
 
 ALL = [*PAGES, *REFERENCE]
 SETTINGS = {
@@ -132,6 +132,8 @@ def page(name: str) -> str:
 )
 def test_the_keys_of_jobs_are_all_there(settings):
     for key in settings.model_fields:
+        if key in OPTIONS:
+            continue  # They are in the table of the next test.
         assert re.search(rf"^\| `{key}` \|", page("jobs.md"), flags=re.MULTILINE), key
 
 
@@ -155,17 +157,18 @@ def test_the_tables_of_defaults_are_the_codes():
             assert ast.literal_eval(value) == field.default
 
 
-def test_the_table_of_params_is_the_estimators():
-    table = page("estimator.md").partition("## Params")[2].partition("\n## ")[0]
-    shown = defaults(table)
+def test_the_reference_lists_every_option_and_its_default():
+    estimator = page("reference/estimator.md").partition("## TorchEstimator")[2].partition("###")[0]
+    shown = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", estimator, flags=re.MULTILINE))
     assert set(shown) == {one.name for one in TorchEstimator().params}
-    for name, value in TorchEstimatorParams.DEFAULTS.items():
-        expected = value if isinstance(value, str) else json.dumps(value)
-        assert shown[name] == expected, name
-    assert {name for name, value in shown.items() if not value} == set(shown) - {
-        *TorchEstimatorParams.DEFAULTS,
-        "task",
-    }
+    for name in OPTIONS:
+        default = TorchEstimatorParams.DEFAULTS.get(name)
+        by_default = "" if default is None else f"; by default {default!r}"
+        text = text_of(name)
+        assert shown[name] == f"{text[0].upper()}{text[1:]}{by_default}.", name
+    trainer = page("reference/training.md").partition("## Trainer")[2].partition("###")[0]
+    for name in OPTIONS.keys() & inspect.signature(Trainer).parameters.keys():
+        assert f"| `{name}` | {shown[name]} |" in trainer
 
 
 def test_the_arguments_of_checkpoints_are_all_there():

@@ -13,8 +13,8 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.estimator.estimator import TorchEstimator
-from sparkdl_runner.training.description.plan import TrainingPlan
-from sparkdl_runner.training.fitting.checks import by_label, check_settings
+from sparkdl_runner.training.description.options import TrainingPlan, checked
+from sparkdl_runner.training.fitting.checks import check_settings
 from sparkdl_runner.training.fitting.columns import check_types
 from sparkdl_runner.training.fitting.first_batch import network_of
 from sparkdl_runner.training.fitting.fit_identity import checkpoint_folder
@@ -34,8 +34,9 @@ def plan_of(**fields):
     return TrainingPlan(**{**PARTS, **fields})
 
 
-def check(*, backend="torch", task=None, has_validation=False, **fields):
-    check_settings(plan_of(**fields), backend=backend, task=task, has_validation=has_validation)
+def check(*, backend="torch", has_validation=False, **fields):
+    plan = checked({**PARTS, **fields})
+    check_settings(plan, backend=backend, has_validation=has_validation)
 
 
 @pytest.mark.parametrize(
@@ -86,12 +87,6 @@ def test_a_function_that_cannot_be_sent_is_named_before_anything_starts():
         check(loss=loss)
     with pytest.raises(NotPicklableError, match=r"'lock' of the argument 'model', a _thread\.lock"):
         check(model=model)
-
-
-def test_a_list_of_losses_is_one_for_each_label():
-    assert by_label("loss", [1, 2], ["a", "b"]) == {"a": 1, "b": 2}
-    with pytest.raises(ValueError, match=r"loss is a list of 1, and label_cols has 2 \(a, b\)"):
-        by_label("loss", [1], ["a", "b"])
 
 
 @pytest.mark.parametrize(
@@ -166,6 +161,7 @@ def test_checkpoints_are_found_again_by_an_equal_fit_and_by_no_other():
         folder(loss=lambda output, label: output - label),
         folder(loss=lambda output, label: output + label),
         folder(num_proc=1),
+        folder(nulls="fill"),
     ]
     assert len({same, *others}) == 1 + len(others)
     assert same.startswith("/c/fit-")

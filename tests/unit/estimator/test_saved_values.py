@@ -38,6 +38,19 @@ def test_a_value_with_a_plain_form_comes_back_equal(value, recwarn):
     assert not recwarn
 
 
+@pytest.mark.parametrize(
+    ("module", "value"),
+    [
+        ("training.early_stopping", EarlyStopping(patience=7)),
+        ("config", RunConfig(max_restarts=2)),
+    ],
+)
+def test_settings_are_found_though_their_module_has_moved(module, value):
+    saved = encode("it", value)
+    saved["object"] = f"sparkdl_runner.{module}:{type(value).__name__}"
+    assert decode("it", saved, trust=True) == value
+
+
 def test_a_partial_is_what_it_holds(recwarn):
     made = again(partial(torch.optim.Adam, lr=0.1, betas=(0.8, 0.9)))
     assert made.func is torch.optim.Adam

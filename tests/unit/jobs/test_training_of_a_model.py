@@ -14,7 +14,7 @@ from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.training.of_model import OfModel
 from sparkdl_runner.jobs.training.plan_settings import PlanSettings
 from sparkdl_runner.jobs.training.settings import TrainSettings
-from sparkdl_runner.training.description.plan import TrainingPlan
+from sparkdl_runner.training.description.options import TrainingPlan
 from training_tables import converter_of, write_table
 
 LINEAR = {"class": "torch.nn:Linear", "in_features": 3, "out_features": 2}
@@ -44,10 +44,8 @@ def _torch_keeps_its_folder(monkeypatch, tmp_path):
 
 
 def test_every_field_of_a_plan_is_a_setting():
-    of_job = {"validation", "nulls", "fill_value", "pad", "images"}
-    of_rank = {"checkpoint_dir", "reading"}  # From checkpoint_url, and from the last four above.
-    fields = set(TrainingPlan.__dataclass_fields__) - of_rank
-    assert set(PlanSettings.model_fields) == fields | of_job
+    of_others = {"checkpoint_dir", "task"}  # From checkpoint_url, and by the loss alone.
+    assert set(PlanSettings.model_fields) == set(TrainingPlan.__dataclass_fields__) - of_others
 
 
 def test_a_plan_makes_what_the_settings_name_also_after_its_journey():
@@ -172,7 +170,7 @@ def test_hyperparameters_are_settings_by_their_place():
         ),
         ({"train_step": "json:dumps"}, "It is given the trainer and the batch first."),
         ({"early_stopping": {"patience": 0}}, "early_stopping: patience is 0; expected 1 or more."),
-        ({"epochs": 0}, "epochs is 0; it should be greater than or equal to 1."),
+        ({"epochs": 0}, "the flags: epochs is 0; expected 1 or more."),
         ({"batch_size": 3}, "there is no key 'batch_size'; did you mean 'batch_size_per_rank'?"),
         ({"data": {}}, "data.train_data is missing: the rows to learn from."),
         ({"data": {"train": "t"}}, "data.train_data is missing: the rows to learn from; data has"),
@@ -184,7 +182,7 @@ def test_hyperparameters_are_settings_by_their_place():
         ({"model": None}, "give one of function, script, module, model and example."),
         (
             {"model": None, "function": "a:b"},
-            "loss belongs to a training that has a model and no function: give the function its ",
+            "optimizer belongs to a training that has a model and no function: give the function",
         ),
         ({"hyperparameters": {"optimizr.lr": 1}}, "optimizr.lr is no setting of the training; did"),
         (
@@ -206,7 +204,7 @@ def test_what_a_search_may_draw_is_tried_before_it_begins():
     search.check({"optimizer.lr": [0.1, 0.2], "batch_size_per_rank": [8, 16]})
     with pytest.raises(ConfigError, match=r"^tune\.search_space\.model\.hiden: model: torch"):
         search.check({"optimizer.lr": [0.1], "model.hiden": [3]})
-    with pytest.raises(ConfigError, match=r"search_space\.epochs: epochs is 1.5; it should be a"):
+    with pytest.raises(ConfigError, match=r"search_space\.epochs: epochs is 1.5; expected a whole"):
         search.check({"epochs": [1.5]})
 
 

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torchmetrics import MeanSquaredError
 
-from sparkdl_runner.training.description.plan import TrainingPlan
-from sparkdl_runner.training.loop.checks import check_arguments, made
+from sparkdl_runner.training.description.options import checked
 from sparkdl_runner.training.loop.early_stopping import EarlyStopping
 from sparkdl_runner.training.loop.learning_rate import LearningRate
 from sparkdl_runner.training.loop.metrics import Metrics
+from sparkdl_runner.training.loop.module import made
 from sparkdl_runner.training.loop.ranks import Ranks
 
 GOOD = {
@@ -27,8 +27,28 @@ GOOD = {
 ADAM = torch.optim.Adam(nn.Linear(1, 1).parameters())
 
 
-def test_a_plan_is_checked_by_its_fields():
-    check_arguments(vars(TrainingPlan(**GOOD, metrics={"mse": MeanSquaredError()})))
+def test_a_checked_plan_has_each_option_in_one_form():
+    plan = checked({**GOOD, "metrics": [MeanSquaredError()], "label_cols": "y", "on_step": len})
+    assert (plan.label_cols, list(plan.metrics or {})) == (["y"], ["mean_squared_error"])
+    assert (plan.feature_cols, plan.callbacks, plan.warmup_epochs) == (["x"], [], 0.0)
+    several = {"label_cols": ["y", "z"], "loss": [len, max], "loss_weights": (1, 0.5)}
+    plan = checked({**GOOD, **several, "class_weights": [1, 3]})
+    assert (plan.loss, plan.loss_weights) == ({"y": len, "z": max}, {"y": 1, "z": 0.5})
+    assert plan.class_weights == {0: 1, 1: 3}
+    by_label = {"y": {0: 1.0}, "z": {1: 3.0}}
+    assert checked({**GOOD, **several, "class_weights": by_label}).class_weights == by_label
+
+
+def test_a_list_is_one_for_each_label():
+    with pytest.raises(ValueError, match=r"loss is a list of 1, and label_cols has 2 \(y, z\)"):
+        checked({**GOOD, "label_cols": ["y", "z"], "loss": [len]})
+
+
+def test_none_is_a_value_where_it_is_the_default():
+    assert checked({**GOOD, "metrics": None}).metrics is None
+    for name in ("epochs", "seed", "precision", "label_cols"):
+        with pytest.raises((TypeError, ValueError), match=f"{name} is None; expected"):
+            checked({**GOOD, name: None})
 
 
 @pytest.mark.parametrize(
@@ -40,7 +60,7 @@ def test_a_plan_is_checked_by_its_fields():
         ({"lr_scheduler": torch.optim.lr_scheduler.StepLR(ADAM, 1)}, "lr_scheduler is of type"),
         ({"loss": nn.MSELoss}, r"loss is the class MSELoss; expected MSELoss\(\)"),
         ({"loss": "mse"}, "loss is 'mse'; expected a function of an output and a label"),
-        ({"label_cols": "y"}, "label_cols is 'y'; expected a list of columns"),
+        ({"label_cols": 3}, "label_cols is 3; expected a list of column names"),
         ({"metrics": {"mse": len}}, r"metrics\['mse'\] is .*; expected a metric of torchmetrics"),
         ({"metrics": {"mse": MeanSquaredError}}, "is the class MeanSquaredError"),
         ({"early_stopping": 3}, "early_stopping is 3; expected EarlyStopping"),
@@ -49,14 +69,14 @@ def test_a_plan_is_checked_by_its_fields():
 )
 def test_other_kinds_are_refused(wrong, message):
     with pytest.raises(TypeError, match=message):
-        check_arguments(vars(TrainingPlan(**{**GOOD, **wrong})))
+        checked({**GOOD, **wrong})
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"loss": {"z": nn.MSELoss()}}, "loss names 'z', and the label columns are y"),
-        ({"loss": {}}, "loss has none for the label column 'y'"),
+        ({"loss": {"z": nn.MSELoss()}}, "loss names 'z', and label_cols are y"),
+        ({"loss": {}}, "loss has nothing for 'y', and label_cols are y"),
         ({"loss_weights": {"z": 1.0}}, "loss_weights names 'z'"),
         ({"class_weights": {"z": {0: 1.0}}}, "class_weights names 'z'"),
         ({"metrics": {"z": {"mse": MeanSquaredError()}}}, "metrics names 'z'"),
@@ -69,13 +89,14 @@ def test_other_kinds_are_refused(wrong, message):
 )
 def test_values_out_of_range_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
-        check_arguments(vars(TrainingPlan(**{**GOOD, **wrong})))
+        checked({**GOOD, **wrong})
 
 
 def test_metrics_of_several_labels_are_named_by_label():
-    plan = TrainingPlan(**{**GOOD, "label_cols": ["y", "z"]}, metrics={"mse": MeanSquaredError()})
-    with pytest.raises(ValueError, match="metrics names 'mse', and there are 2 label columns"):
-        check_arguments(vars(plan))
+    for labels, more in ((["y", "z"], {}), (["y"], {"y": {"mse": MeanSquaredError()}})):
+        metrics = {"mse": MeanSquaredError(), **more}
+        with pytest.raises(ValueError, match=r"metrics names 'mse' for all of y.*give them by lab"):
+            checked({**GOOD, "label_cols": labels, "metrics": metrics})
 
 
 def test_a_function_must_make_a_module():

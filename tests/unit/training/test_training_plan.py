@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load
 from torch import nn
 
-from sparkdl_runner.training.description.plan import TrainingPlan, columns_of, train
+from sparkdl_runner.training.description.options import TrainingPlan, columns_of
+from sparkdl_runner.training.description.plan import train
 from sparkdl_runner.training.loop.early_stopping import EarlyStopping
 
 SGD = partial(torch.optim.SGD, lr=0.1)
@@ -60,7 +61,7 @@ def test_a_plan_is_trained_with_its_callbacks_and_reading() -> None:
         seed=3,
         sample_weight_col="w",
         transformation_fn=len,
-        reading={"nulls": "mask"},
+        nulls="mask",
     )
     trained = train(made, train_data, validation_data)
     assert trained is not None
