@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-# These make directories by themselves, and would keep one made by us as an empty object.
-_WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
+# These make directories by themselves; object stores would keep one made by us as an empty object.
+_WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs", "py::hdfs")
 # Of one request, within 7 seconds: the first try again comes at once, the next after 0.05 s, each
 # further one after twice as long. Only Arrow's client can send a part of a file again; what fails
 # for longer is an outage, in which a whole call is tried again (see ``retrying``).

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -38,6 +39,9 @@ from sparkdl_runner.checkpoint.save.retention import remove
 
 # The number of threads by which rank 0 reads the other ranks' lists.
 _THREADS = 16
+# Files that a rank writes at a time on remote storage, and has in memory. On HDFS a file may take
+# half a second to be closed, however small it is.
+_WRITERS = 4
 _Answer = TypeVar("_Answer")
 
 
@@ -105,11 +109,7 @@ class Commit:
                 f"{self._storage.shown}/{self._directory} was committed before: save a step once."
             )
         try:
-            own = [
-                self._write(path, content)
-                for first, state in job.states.items()
-                for path, content in files_of(first, state)
-            ]
+            own = self._write_states()
             listing = {
                 "rank": job.rank,
                 "host": job.host,
@@ -219,6 +219,20 @@ class Commit:
     def _patiently(self, action: Callable[[], _Answer]) -> _Answer:
         seconds = self._policy.retry_seconds
         return patiently(self._storage, action, self._hurry, retry_seconds=seconds)
+
+    def _write_states(self) -> list[FileEntry]:
+        writers = 1 if self._storage.is_local else _WRITERS
+        entries = []
+        running: deque[Future[FileEntry]] = deque()
+        with ThreadPoolExecutor(writers, thread_name_prefix="sparkdl-checkpoint") as threads:
+            for first, state in self.job.states.items():
+                for path, content in files_of(first, state):
+                    running.append(threads.submit(self._write, path, content))
+                    # Without this, one more file would be in memory while the next is made.
+                    del content
+                    if len(running) == writers:
+                        entries.append(running.popleft().result())
+            return [*entries, *(one.result() for one in running)]
 
     def _write(self, path: str, content: bytes) -> FileEntry:
         # Nobody else writes here, and to ask an object store for each file is one more request.
