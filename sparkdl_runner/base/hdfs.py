@@ -29,6 +29,7 @@ _KINDS = {
 # By default a wrong name or port is tried for three minutes. What may be tried for longer, such as
 # the files of checkpoints, is tried again by its caller.
 _PATIENCE = {"dfs.client.failover.max.attempts": "4"}
+_NO_FALLBACK = "No viewfs fallback mount"
 _PIECE_BYTES = 1 << 20
 # Each read allocates its memory, and one this small can use that of the one before. The client's
 # own streams give 64 KiB at a time, and would wait for Python's lock for each.
@@ -46,7 +47,7 @@ def open_hdfs(url: str, user: str, settings: dict[str, str]) -> fs.FileSystem:
 
     Raises:
         ValueError: This process already acts as another user.
-        OSError: Nothing says where the file system is.
+        OSError: Nothing says where the file system is, or a mount table has no fallback.
     """
     if user and os.environ.setdefault(_USER, user) != user:
         raise ValueError(
@@ -63,6 +64,11 @@ def open_hdfs(url: str, user: str, settings: dict[str, str]) -> fs.FileSystem:
                 raise
             client = Client(f"{url}:{_PORT}", settings)
     except RuntimeError as error:
+        if _NO_FALLBACK in str(error):
+            raise OSError(
+                f"{url} cannot be opened by hdfs-native: its mount table needs a fallback, the "
+                "property fs.viewfs.mounttable.NAME.linkFallback in Hadoop's core-site.xml."
+            ) from None
         raise OSError(
             f"{url} cannot be opened ({error}): name the host in the URL, or set HADOOP_CONF_DIR "
             "to the folder of Hadoop's core-site.xml and hdfs-site.xml."

@@ -40,6 +40,14 @@ def test_without_a_configuration_a_url_needs_a_host() -> None:
         open_hdfs("hdfs://", "", {})
 
 
+def test_a_mount_table_needs_a_fallback() -> None:
+    link = {"fs.viewfs.mounttable.c.link./data": "hdfs://host:8020/data"}
+    with pytest.raises(OSError, match=r"viewfs://c .*linkFallback in Hadoop's core-site.xml\.$"):
+        open_hdfs("viewfs://c", "", link)
+    fallback = {"fs.viewfs.mounttable.c.linkFallback": "hdfs://host:8020/"}
+    assert open_hdfs("viewfs://c", "", {**link, **fallback}).type_name == "py::hdfs"
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "told"),
     [
