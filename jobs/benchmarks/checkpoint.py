@@ -1,16 +1,19 @@
 """The cost of checkpoints: the wait for a copy, and the work beside the steps.
 
-Two questions:
+Two questions, and with ``--url`` the third alone:
 
 - For how long is the step loop blocked by an asynchronous save, beside a synchronous save of the
   same checkpoint, written, hashed and flushed? Saves of both kinds take turns.
 - How fast is a training that saves every so many seconds, beside one that does not? Stretches of
   both take turns, each as long as the time between two saves.
+- How long does it take to save and to restore in a folder of that URL, on HDFS say, beside one of
+  the local disk? Both take turns. The first save there is left out: it also begins the attempt.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
@@ -18,7 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import listed, positive, ratio, with_and_without
+from benchmarks.figures import aligned, listed, positive, ratio, with_and_without
+from sparkdl_runner.base.filesystem import join_url, open_filesystem
 
 HELP = "what saving costs the step loop"
 
@@ -33,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--training-megabytes", type=positive, default=100, help="parameters that are trained"
     )
     parser.add_argument("--directory", type=Path, default=None, help="where checkpoints go")
+    parser.add_argument("--url", default=None, help="measure this folder beside the directory")
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -40,13 +45,17 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(
         prefix="checkpoint-benchmark-", dir=arguments.directory
     ) as folder:
+        if arguments.url is not None:
+            return {"remote": _remote(folder, arguments)}
         blocked = _blocked(Path(folder, "blocked"), arguments.megabytes, arguments.repeat)
         training = _speed(Path(folder, "speed"), arguments)
     return {"blocked": blocked, "training": training}
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """The wait and the speed."""
+    """The wait and the speed, or the times on other storage."""
+    if "remote" in report:
+        return _remote_table(report)
     settings, blocked, speed = report["settings"], report["blocked"], report["training"]
     wait = {
         "asynchronous save blocks the step loop": f"{blocked['asynchronous_median']:.3f} s",
@@ -107,6 +116,46 @@ def _blocked(directory: Path, megabytes: int, repeat: int) -> dict[str, Any]:
     medians = {f"{kind}_median": statistics.median(values) for kind, values in seconds.items()}
     share = medians["asynchronous_median"] / medians["synchronous_median"]
     return {"seconds": seconds, **medians, "share": share}
+
+
+def _remote(local: str, arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """Seconds of saves and restores, by place."""
+    from sparkdl_runner.checkpoint import CheckpointManager
+
+    model = _model(arguments.megabytes)
+    url = join_url(arguments.url, f"benchmark-{os.getpid()}")
+    filesystem, path = open_filesystem(url)
+    places = {"local": local, "url": url}
+    seconds: dict[str, dict[str, list[float]]] = {"save": {}, "restore": {}}
+    try:
+        managers = {place: CheckpointManager(where, keep_last=1) for place, where in places.items()}
+        for number in range(arguments.repeat + 1):
+            for place, manager in managers.items():
+                start = time.perf_counter()
+                manager.save(number, model)
+                manager.wait()
+                saved = time.perf_counter()
+                manager.restore(model)
+                restored = time.perf_counter()
+                if number:
+                    seconds["save"].setdefault(place, []).append(saved - start)
+                    seconds["restore"].setdefault(place, []).append(restored - saved)
+        for manager in managers.values():
+            manager.close()
+    finally:
+        filesystem.delete_dir(path)
+    return seconds
+
+
+def _remote_table(report: Mapping[str, Any]) -> str:
+    rows: list[tuple[str, ...]] = [("", "local", "url", "of local", "worst")]
+    for action, seconds in report["remote"].items():
+        local, url = seconds["local"], seconds["url"]
+        medians = [f"{statistics.median(one):.2f} s" for one in (local, url)]
+        worst = min(ours / theirs for ours, theirs in zip(local, url, strict=True))
+        rows.append((action, *medians, f"{ratio(local, url):.2f}", f"{worst:.2f}"))
+    settings = report["settings"]
+    return f"{settings['megabytes']} MB, {settings['repeat']} turns:\n{aligned(rows)}"
 
 
 def _speed(directory: Path, arguments: argparse.Namespace) -> dict[str, Any]:

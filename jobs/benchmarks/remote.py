@@ -1,7 +1,8 @@
 """Loading from an S3 server that is far away, beside loading the same files from the local disk.
 
-The server adds a delay to every request, and may answer some with an error. Ranks are processes of
-their own, which begin each epoch together; the ways to read take turns.
+The server adds a delay to every request, and may answer some with an error. With ``--url`` tables
+are put into that folder instead, on HDFS say, and removed again. Ranks are processes of their own,
+which begin each epoch together; the ways to read take turns.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +26,9 @@ from benchmarks.loader_tables import TABLES, write_table
 from benchmarks.object_store import ObjectStore, every, object_store
 from benchmarks.processes import last_line, module_command, module_environment
 from benchmarks.spare_memory import SpareMemory
+from sparkdl_runner.base.filesystem import join_url, open_filesystem
 
-HELP = "batches from an S3 server, beside those from the local disk"
+HELP = "batches from remote storage, beside those from the local disk"
 WAYS = ("local", "remote", "remote, cached")
 _BUCKET = "tables"
 _SPARE_SHARE = 4
@@ -42,27 +47,66 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers-count", type=positive, default=2)
     parser.add_argument("--delay-seconds", type=float, default=0.02, help="of each request")
     parser.add_argument("--fail-one-in", type=positive, default=None, help="answered by SlowDown")
+    parser.add_argument("--url", default=None, help="a folder to read from, in place of the server")
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Reads each table in each way."""
     results: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as temporary, object_store() as store:
+    with tempfile.TemporaryDirectory() as temporary, _storage(arguments) as store:
         for table in arguments.tables:
             folder = Path(temporary) / table
             write_table(table, folder, rows=arguments.rows, files=arguments.files)
-            upload(store, folder)
-            store.delay_seconds = arguments.delay_seconds
-            store.refuses = every(arguments.fail_one_in)
+            if isinstance(store, ObjectStore):
+                upload(store, folder)
+                store.delay_seconds = arguments.delay_seconds
+                store.refuses = every(arguments.fail_one_in)
+            else:
+                store.put(folder)
             print(f"{table}:", flush=True)
             size_bytes = sum(path.stat().st_size for path in folder.iterdir())
             spare = SpareMemory(_SPARE_SHARE * size_bytes)
             reads = {way: partial(_read, arguments, store, spare, way, folder) for way in WAYS}
-            # The server behind the front is asked in the warm-up alone.
+            # The server behind the front is asked in the warm-up alone, which also brings the
+            # files into the memory of whatever machine has them.
             results += _results(table, in_turns(reads, arguments.rounds, warm_up=True))
             spare.free()
             shutil.rmtree(folder)
     return {"results": results}
+
+
+@dataclass(kw_only=True)
+class _Folder:
+    """A folder of any storage. Nobody counts the requests for it."""
+
+    url: str
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def put(self, folder: Path) -> None:
+        """Puts a local folder into it."""
+        from pyarrow import fs
+
+        there, path = open_filesystem(join_url(self.url, folder.name))
+        there.create_dir(path, recursive=True)
+        fs.copy_files(str(folder), path, fs.LocalFileSystem(), there)
+
+    def remove(self) -> None:
+        """Removes it with all that is in it."""
+        there, path = open_filesystem(self.url)
+        there.delete_dir(path)
+
+
+@contextmanager
+def _storage(arguments: argparse.Namespace) -> Iterator[ObjectStore | _Folder]:
+    if arguments.url is None:
+        with object_store() as store:
+            yield store
+        return
+    folder = _Folder(url=join_url(arguments.url, f"benchmark-{os.getpid()}"))
+    try:
+        yield folder
+    finally:
+        folder.remove()
 
 
 def _results(table: str, found: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -128,7 +172,11 @@ def upload(store: ObjectStore, folder: Path) -> None:
 
 
 def _read(
-    arguments: argparse.Namespace, store: ObjectStore, spare: SpareMemory, way: str, folder: Path
+    arguments: argparse.Namespace,
+    store: ObjectStore | _Folder,
+    spare: SpareMemory,
+    way: str,
+    folder: Path,
 ) -> list[dict[str, Any]]:
     """One measurement: all ranks begin each epoch together.
 
@@ -139,8 +187,7 @@ def _read(
     spare.hold()
     with tempfile.TemporaryDirectory() as cache:
         request = {
-            "url": f"file://{folder}" if way == "local" else f"s3://{_BUCKET}/{folder.name}",
-            "storage_options": None if way == "local" else store.options(),
+            **_place(store, way, folder),
             "ranks": arguments.ranks,
             "batch_size": arguments.batch_size,
             "epochs": arguments.epochs,
@@ -170,9 +217,17 @@ def _read(
                 process.communicate()
 
 
+def _place(store: ObjectStore | _Folder, way: str, folder: Path) -> dict[str, Any]:
+    if way == "local":
+        return {"url": f"file://{folder}", "storage_options": None}
+    if isinstance(store, _Folder):
+        return {"url": join_url(store.url, folder.name), "storage_options": None}
+    return {"url": f"s3://{_BUCKET}/{folder.name}", "storage_options": store.options()}
+
+
 def _epochs(
     arguments: argparse.Namespace,
-    store: ObjectStore,
+    store: ObjectStore | _Folder,
     spare: SpareMemory,
     manifest: Mapping[str, Any],
     processes: Sequence[subprocess.Popen[str]],

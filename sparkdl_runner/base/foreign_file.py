@@ -12,7 +12,6 @@ import functools
 import json
 import os
 import stat
-import sys
 import types
 import typing
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -67,6 +66,9 @@ def open_input(filesystem: fs.FileSystem, path: str) -> pa.NativeFile:
     """
     from pyarrow import fs
 
+    if isinstance(filesystem, fs.PyFileSystem):
+        # Arrow's own method would hide what the file can do beside the rest; see ``read_into``.
+        return filesystem.handler.open_input_file(path)
     if not isinstance(filesystem, fs.LocalFileSystem):
         return filesystem.open_input_file(path)
     fd = open_regular(path)
@@ -77,9 +79,7 @@ def open_input(filesystem: fs.FileSystem, path: str) -> pa.NativeFile:
         os.close(fd)
 
 
-def read_into(
-    stream: pa.NativeFile, start: int, memory: memoryview, *, request_bytes: int = sys.maxsize
-) -> int:
+def read_into(stream: pa.NativeFile, start: int, memory: memoryview) -> int:
     """Reads a part of a file to memory; returns how many bytes there were.
 
     Several threads may read the same file.
@@ -88,16 +88,13 @@ def read_into(
         stream: The file.
         start: Where the part begins.
         memory: Is filled.
-        request_bytes: The most bytes of one request; by default one request reads all.
     """
-    done = 0
+    if hasattr(stream, "fill"):  # A file of HDFS.
+        filled: int = stream.fill(start, memory)
+        return filled
     with stream.get_stream(start, len(memory)) as part:
-        for place in range(0, len(memory), request_bytes):
-            wanted = memory[place : place + request_bytes]
-            done += part.readinto(wanted)
-            if done < place + len(wanted):
-                break
-    return done
+        read: int = part.readinto(memory)
+    return read
 
 
 def read_small(filesystem: fs.FileSystem, path: str, limit_bytes: int) -> bytes:

@@ -29,7 +29,11 @@ _KINDS = {
 # By default a wrong name or port is tried for three minutes. What may be tried for longer, such as
 # the files of checkpoints, is tried again by its caller.
 _PATIENCE = {"dfs.client.failover.max.attempts": "4"}
+_NO_FALLBACK = "No viewfs fallback mount"
 _PIECE_BYTES = 1 << 20
+# Each read allocates its memory, and one this small can use that of the one before. The client's
+# own streams give 64 KiB at a time, and would wait for Python's lock for each.
+_READ_BYTES = 2 << 20
 _REMOTE_ERROR = re.compile(r'\w*Error\("([\w.$]+)", "(.*)"\)', re.DOTALL)
 
 
@@ -43,7 +47,7 @@ def open_hdfs(url: str, user: str, settings: dict[str, str]) -> fs.FileSystem:
 
     Raises:
         ValueError: This process already acts as another user.
-        OSError: Nothing says where the file system is.
+        OSError: Nothing says where the file system is, or a mount table has no fallback.
     """
     if user and os.environ.setdefault(_USER, user) != user:
         raise ValueError(
@@ -60,6 +64,11 @@ def open_hdfs(url: str, user: str, settings: dict[str, str]) -> fs.FileSystem:
                 raise
             client = Client(f"{url}:{_PORT}", settings)
     except RuntimeError as error:
+        if _NO_FALLBACK in str(error):
+            raise OSError(
+                f"{url} cannot be opened by hdfs-native: its mount table needs a fallback, the "
+                "property fs.viewfs.mounttable.NAME.linkFallback in Hadoop's core-site.xml."
+            ) from None
         raise OSError(
             f"{url} cannot be opened ({error}): name the host in the URL, or set HADOOP_CONF_DIR "
             "to the folder of Hadoop's core-site.xml and hdfs-site.xml."
@@ -124,9 +133,9 @@ class _Handler(fs.FileSystemHandler):
     def open_input_stream(self, path: str) -> pa.PythonFile:
         return self.open_input_file(path)
 
-    def open_input_file(self, path: str) -> pa.PythonFile:
+    def open_input_file(self, path: str) -> HdfsFile:
         with _short_errors(path):
-            return pa.PythonFile(_Told(self._client.read(path), path), mode="r")
+            return HdfsFile(_Told(self._client.read(path), path))
 
     def open_output_stream(self, path: str, metadata: dict[str, str] | None) -> pa.PythonFile:
         options = WriteOptions(overwrite=True, create_parent=True)
@@ -143,6 +152,17 @@ class _Handler(fs.FileSystemHandler):
                 return _file_info(self._client.get_file_info(path))
         except FileNotFoundError:
             return fs.FileInfo(path, fs.FileType.NotFound)
+
+
+class HdfsFile(pa.PythonFile):
+    """A file that threads read side by side: of other such files, Arrow lets one read at a time."""
+
+    def __new__(cls, told: _Told) -> HdfsFile:
+        self: HdfsFile = super().__new__(cls, told, mode="r")
+        return self
+
+    def __init__(self, told: _Told) -> None:
+        self.fill = told.fill
 
 
 class _Told:
@@ -166,13 +186,17 @@ class _Told:
             start, end = self._file.tell(), len(self._file)
             size = end - start if size < 0 else min(size, end - start)
             memory = memoryview(pa.allocate_buffer(size)).cast("B")
-            place = 0
-            # hdfs-native's own read() would allocate the whole size twice.
-            for piece in self._file.read_range_stream(start, size):
-                memory[place : place + len(piece)] = piece
-                place += len(piece)
-            self._file.seek(start + place)
-            return memory[:place]
+            self._file.seek(start + self.fill(start, memory))
+            return memory
+
+    def fill(self, start: int, memory: memoryview) -> int:
+        """Reads to memory what is at a place of the file; returns how many bytes there were."""
+        size = max(0, min(len(memory), len(self._file) - start))
+        with _short_errors(self._path):
+            for place in range(0, size, _READ_BYTES):
+                end = min(place + _READ_BYTES, size)
+                memory[place:end] = self._file.read_range(start + place, end - place)
+        return size
 
     def write(self, data: Any) -> int:
         memory = memoryview(data).cast("B")

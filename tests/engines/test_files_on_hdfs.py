@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from test_yarn import why_not
-from yarn import ADDRESSES, HEAD, Yarn
+from yarn import ADDRESSES, HEAD, Yarn, write_properties
 
 import quick_java
 from engines import ENGINES, ROOT
@@ -71,6 +71,41 @@ def test_a_killed_save_leaves_a_checkpoint_that_is_whole(run):
 
 def test_a_conversion_is_read_and_replaced(run):
     found = run("convert_twice", f"{URL}/conversions/rows")
+    assert found == {"sums": [4950, 19900], "folders": 1}
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> dict[str, str]:
+    """Hadoop's configuration of a name service, one of whose NameNodes is gone, and of mounts."""
+    package = "org.apache.hadoop.hdfs.server.namenode.ha"
+    table = "fs.viewfs.mounttable.cluster"
+    write_properties(
+        tmp_path / "core-site.xml",
+        {
+            "fs.defaultFS": "viewfs://cluster",
+            f"{table}.link./data": "hdfs://pair/mounted",
+            f"{table}.linkFallback": "hdfs://pair/",
+        },
+    )
+    write_properties(
+        tmp_path / "hdfs-site.xml",
+        {
+            "dfs.nameservices": "pair",
+            "dfs.ha.namenodes.pair": "gone,there",
+            "dfs.namenode.rpc-address.pair.gone": f"{ADDRESSES[HEAD]}:9",
+            "dfs.namenode.rpc-address.pair.there": f"{HEAD}:8020",
+            "dfs.client.failover.proxy.provider.pair": f"{package}.ConfiguredFailoverProxyProvider",
+        },
+    )
+    return {"HADOOP_CONF_DIR": str(tmp_path)}
+
+
+@pytest.mark.parametrize("url", ["hdfs://pair/b", "viewfs://cluster/data/c", "viewfs:///data/d"])
+def test_name_services_and_mounts_of_the_configuration(run, names, url):
+    assert run("keep_files", f"{url}/files", **names)["replaced"] == "new"
+    found = run("save_and_restore", f"{url}/checkpoints", **names)
+    assert found == {"step": 3, "is_equal": True}
+    found = run("convert_twice", f"{url}/rows", **names)
     assert found == {"sums": [4950, 19900], "folders": 1}
 
 

@@ -140,11 +140,11 @@ class Yarn:
         folder = self.folder / f"conf-{name}"
         folder.mkdir(exist_ok=True)
         own = self.folder / name
-        _write(
+        write_properties(
             folder / "core-site.xml",
             {"fs.defaultFS": f"hdfs://{HEAD}:8020", "hadoop.tmp.dir": str(own / "tmp")},
         )
-        _write(
+        write_properties(
             folder / "hdfs-site.xml",
             {
                 "dfs.namenode.name.dir": str(self.folder / "names"),
@@ -158,7 +158,7 @@ class Yarn:
                 "dfs.datanode.http.address": f"{HEAD}:0",
             },
         )
-        _write(
+        write_properties(
             folder / "yarn-site.xml",
             {
                 "yarn.resourcemanager.hostname": HEAD,
@@ -181,7 +181,7 @@ class Yarn:
                 "yarn.application.classpath": "",
             },
         )
-        _write(
+        write_properties(
             folder / "capacity-scheduler.xml",
             {
                 "yarn.scheduler.capacity.root.queues": "default,small",
@@ -225,7 +225,8 @@ class Yarn:
             time.sleep(0.2)
 
 
-def _write(path: Path, properties: dict[str, str]) -> None:
+def write_properties(path: Path, properties: dict[str, str]) -> None:
+    """Writes a file of Hadoop's configuration."""
     lines = [
         f"<property><name>{name}</name><value>{escape(value)}</value></property>"
         for name, value in properties.items()

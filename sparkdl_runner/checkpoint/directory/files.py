@@ -12,9 +12,6 @@ from sparkdl_runner.checkpoint.directory.retrying import patiently
 from sparkdl_runner.checkpoint.directory.storage import Storage
 from sparkdl_runner.checkpoint.errors import DamageError, UnreadableError
 
-# An object store reads each piece by one request. Hashing, which runs beside the training, seldom
-# asks for the GIL with pieces this large.
-_PIECE_BYTES = 16 << 20
 # The limit for a manifest, a rank's list of its files, and an attempt's fence.
 _MOST_BYTES = 64 << 20
 # How much of a storage's time for trying again one file gets that cannot be read: after that an
@@ -31,10 +28,14 @@ class FileEntry:
     size_bytes: int
     sha256: str
 
+    @classmethod
+    def of(cls, path: str, content: bytes) -> FileEntry:
+        """The entry of a file with this content."""
+        digest = hashlib.sha256(content).hexdigest()
+        return cls(path=path, size_bytes=len(content), sha256=digest)
 
-def write_file(
-    storage: Storage, directory: str, path: str, content: bytes, *, is_again: bool = False
-) -> FileEntry:
+
+def write_file(storage: Storage, directory: str, path: str, content: bytes) -> FileEntry:
     """Writes ``content`` as a new file, and flushes it.
 
     Args:
@@ -42,12 +43,9 @@ def write_file(
         directory: The directory to write in.
         path: The file's path in there.
         content: All of it.
-        is_again: Whether this process has tried before, so that the file may be there.
     """
-    write = storage.replace if is_again else storage.write
-    write(f"{directory}/{path}", content)
-    digest = hashlib.sha256(content).hexdigest()
-    return FileEntry(path=path, size_bytes=len(content), sha256=digest)
+    storage.write(f"{directory}/{path}", content)
+    return FileEntry.of(path, content)
 
 
 def read_file(
@@ -82,7 +80,7 @@ def read_file(
         digest, size_bytes, pieces = hashlib.sha256(), 0, []
         try:
             with storage.open(f"{directory}/{path}") as file:
-                while size_bytes <= limit_bytes and (piece := file.read(_PIECE_BYTES)):
+                while size_bytes <= limit_bytes and (piece := file.read(storage.piece_bytes)):
                     digest.update(piece)
                     if write is not None:
                         write(size_bytes, piece)

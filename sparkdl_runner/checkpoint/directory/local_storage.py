@@ -36,6 +36,8 @@ class LocalStorage:
     """
 
     is_local = True
+    # Hashing, which runs beside the training, seldom asks for the GIL with pieces this large.
+    piece_bytes = 16 << 20
     retry_seconds = 60.0
 
     def __init__(self, path: str, shown: str, *, poll_seconds: float) -> None:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-# These make directories by themselves, and would keep one made by us as an empty object.
-_WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs")
+# These make directories by themselves; object stores would keep one made by us as an empty object.
+_WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs", "py::hdfs")
 # Of one request, within 7 seconds: the first try again comes at once, the next after 0.05 s, each
 # further one after twice as long. Only Arrow's client can send a part of a file again; what fails
 # for longer is an outage, in which a whole call is tried again (see ``retrying``).
@@ -46,6 +46,8 @@ class Storage(Protocol):
     """How often to look whether another rank's file is there."""
     is_local: bool
     """Whether this host sees it as a local directory."""
+    piece_bytes: int
+    """How much of a file to read at a time; an object store reads each piece by one request."""
     retry_seconds: float
     """How long what it failed to do is tried again."""
 
@@ -144,6 +146,9 @@ class RemoteStorage:
 
     def __init__(self, filesystem: fs.FileSystem, base: str, shown: str) -> None:
         self._filesystem = filesystem
+        is_hdfs = filesystem.type_name == "py::hdfs"
+        # HDFS reads through Python's memory, and the next small piece can use that of the last.
+        self.piece_bytes = 4 << 20 if is_hdfs else LocalStorage.piece_bytes
         self._base = base.rstrip("/")
         self.shown = shown
 

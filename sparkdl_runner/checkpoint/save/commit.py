@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from sparkdl_runner.checkpoint import sharded
 from sparkdl_runner.checkpoint.directory import shards
-from sparkdl_runner.checkpoint.directory.files import FileEntry, read_file, write_file
+from sparkdl_runner.checkpoint.directory.files import FileEntry, read_file
 from sparkdl_runner.checkpoint.directory.listing import (
     FENCES,
     attempts_in,
@@ -38,6 +39,9 @@ from sparkdl_runner.checkpoint.save.retention import remove
 
 # The number of threads by which rank 0 reads the other ranks' lists.
 _THREADS = 16
+# Files that a rank writes at a time on remote storage, and has in memory. On HDFS a file may take
+# half a second to be closed, however small it is.
+_WRITERS = 4
 _Answer = TypeVar("_Answer")
 
 
@@ -105,19 +109,8 @@ class Commit:
                 f"{self._storage.shown}/{self._directory} was committed before: save a step once."
             )
         try:
-            own = [
-                self._write(path, content)
-                for first, state in job.states.items()
-                for path, content in files_of(first, state)
-            ]
-            listing = {
-                "rank": job.rank,
-                "host": job.host,
-                "files": [dict(vars(entry)) for entry in own],
-                "shards": job.shards,
-            }
-            entry = self._write(rank_file(job.rank), seal(listing))
-            return None if job.rank else self._commit([*own, entry])
+            own = self._write_part()
+            return None if job.rank else self._commit(own)
         except _NumberLostError:
             raise  # What is in the folder may be the other training's.
         except BaseException:
@@ -178,7 +171,9 @@ class Commit:
         manifest = job.manifest
         if manifest.sharded:
             merged = shards.merge(parts)
-            files.append(self._write(shards.METADATA, seal(merged)))
+            content = seal(merged)
+            self._write(shards.METADATA, content)
+            files.append(FileEntry.of(shards.METADATA, content))
             manifest = replace(manifest, parameters=sharded.parameters_of(merged))
         self._require_latest()
         manifest = replace(manifest, files=tuple(sorted(files, key=lambda entry: entry.path)))
@@ -220,16 +215,55 @@ class Commit:
         seconds = self._policy.retry_seconds
         return patiently(self._storage, action, self._hurry, retry_seconds=seconds)
 
-    def _write(self, path: str, content: bytes) -> FileEntry:
+    def _write_part(self) -> list[FileEntry]:
+        """Writes this rank's files, on remote storage several at a time, and its list of them.
+
+        The list comes last, as rank 0 waits for it. Nobody waits for rank 0's own.
+        """
+        job = self.job
+        entries: list[FileEntry] = []
+        running: deque[Future[None]] = deque()
+        writers = 1 if self._storage.is_local else _WRITERS
+        with ThreadPoolExecutor(writers, thread_name_prefix="sparkdl-checkpoint") as threads:
+
+            def begin(path: str, content: bytes) -> None:
+                entries.append(FileEntry.of(path, content))
+                running.append(threads.submit(self._write, path, content))
+
+            def wait_for_all_but(count: int) -> None:
+                while len(running) > count:
+                    running.popleft().result()
+
+            for first, state in job.states.items():
+                for path, content in files_of(first, state):
+                    begin(path, content)
+                    # Without this, one more file would be in memory while the next is made.
+                    del content
+                    wait_for_all_but(writers - 1)
+            if job.rank:
+                wait_for_all_but(0)
+            listing = {
+                "rank": job.rank,
+                "host": job.host,
+                "files": [dict(vars(entry)) for entry in entries],
+                "shards": job.shards,
+            }
+            begin(rank_file(job.rank), seal(listing))
+            wait_for_all_but(0)
+        return entries
+
+    def _write(self, path: str, content: bytes) -> None:
         # Nobody else writes here, and to ask an object store for each file is one more request.
         is_again = not self._storage.is_local
+        name = f"{self._directory}/{path}"
 
-        def once() -> FileEntry:
+        def once() -> None:
             nonlocal is_again
-            was_tried, is_again = is_again, True
-            return write_file(self._storage, self._directory, path, content, is_again=was_tried)
+            write = self._storage.replace if is_again else self._storage.write
+            is_again = True
+            write(name, content)
 
-        return self._patiently(once)
+        self._patiently(once)
 
     def _exists(self, path: str) -> bool:
         name = f"{self._directory}/{path}"

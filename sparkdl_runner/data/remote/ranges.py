@@ -7,7 +7,6 @@ that fail for a while are repeated.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -37,9 +36,6 @@ from sparkdl_runner.data.remote.room import Room
 from sparkdl_runner.data.remote.stored_footers import StoredFooters
 
 _WHOLE_BYTES = 64 << 20
-_HDFS_REQUEST_BYTES = 4 << 20
-"""The most bytes of one read from HDFS. Python allocates memory for each read, and a small one can
-use that of the one before."""
 _LEAST_BYTES = 256 << 10
 _CHUNK_BYTES = 1 << 10
 """Bytes of one column chunk in a footer in memory."""
@@ -83,8 +79,6 @@ class RemoteRowGroups:
         self._files = files
         self._groups, self._view = files.dataset.manifest.row_groups, files.dataset.manifest.view
         self._cache = cache
-        is_hdfs = files.dataset.filesystem.type_name == "py::hdfs"
-        self._request_bytes = _HDFS_REQUEST_BYTES if is_hdfs else sys.maxsize
         self._opened: OrderedDict[int, _RemoteFile] = OrderedDict()
         self._chunks, self._most_chunks = 0, memory_bytes // 12 // _CHUNK_BYTES
         self._stored_footers = StoredFooters(files, self._kept_footers, memory_bytes // 12)
@@ -206,9 +200,7 @@ class RemoteRowGroups:
 
     def _read(self, number: int, file: _RemoteFile, start: int, memory: memoryview) -> None:
         stream = self._stream(number, file)
-        found = self._patiently(
-            lambda: read_into(stream, start, memory, request_bytes=self._request_bytes)
-        )
+        found = self._patiently(lambda: read_into(stream, start, memory))
         if found < len(memory):
             raise DatasetError(f"it ends after {start + found:,} bytes")
 

@@ -19,6 +19,7 @@ from sparkdl_runner.base.foreign_file import (
     IrregularFileError,
     build,
     is_inside,
+    open_input,
     open_regular,
     parse_json,
     read_into,
@@ -128,7 +129,7 @@ def test_paths_that_lead_out_of_a_folder():
     )
 
 
-def test_a_part_is_read_by_requests_of_at_most_so_many_bytes():
+def test_a_part_is_read_by_one_request():
     asked = []
 
     class File(io.BytesIO):
@@ -138,9 +139,27 @@ def test_a_part_is_read_by_requests_of_at_most_so_many_bytes():
 
     memory = memoryview(bytearray(10))
     with pa.PythonFile(File(b"0123456789"), mode="r") as stream:
-        assert read_into(stream, 2, memory, request_bytes=3) == 8
+        assert read_into(stream, 2, memory) == 8
         assert bytes(memory) == b"23456789\0\0"
-        assert asked[:3] == [3, 3, 3]
         asked.clear()
         assert read_into(stream, 0, memory) == 10
         assert asked == [10]
+
+
+def test_a_file_that_fills_memory_itself_is_asked_to():
+    class File(pa.PythonFile):
+        def fill(self, start, memory):
+            memory[:2] = b"ab"
+            return start
+
+    class Handler(fs.FSSpecHandler):
+        def __init__(self):
+            pass
+
+        def open_input_file(self, path):
+            return File(io.BytesIO(b""), mode="r")
+
+    memory = memoryview(bytearray(2))
+    with open_input(fs.PyFileSystem(Handler()), "/a") as stream:
+        assert read_into(stream, 7, memory) == 7
+    assert bytes(memory) == b"ab"

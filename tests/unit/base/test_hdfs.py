@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
 
-from sparkdl_runner.base.hdfs import _PIECE_BYTES, _short_errors, _Told, open_hdfs
+from sparkdl_runner.base.hdfs import (
+    _PIECE_BYTES,
+    _READ_BYTES,
+    HdfsFile,
+    _short_errors,
+    _Told,
+    open_hdfs,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +38,14 @@ def test_the_user_of_a_url_is_this_processs(monkeypatch: pytest.MonkeyPatch) -> 
 def test_without_a_configuration_a_url_needs_a_host() -> None:
     with pytest.raises(OSError, match="name the host in the URL, or set HADOOP_CONF_DIR"):
         open_hdfs("hdfs://", "", {})
+
+
+def test_a_mount_table_needs_a_fallback() -> None:
+    link = {"fs.viewfs.mounttable.c.link./data": "hdfs://host:8020/data"}
+    with pytest.raises(OSError, match=r"viewfs://c .*linkFallback in Hadoop's core-site.xml\.$"):
+        open_hdfs("viewfs://c", "", link)
+    fallback = {"fs.viewfs.mounttable.c.linkFallback": "hdfs://host:8020/"}
+    assert open_hdfs("viewfs://c", "", {**link, **fallback}).type_name == "py::hdfs"
 
 
 @pytest.mark.parametrize(
@@ -76,9 +92,10 @@ class _File:
     def seek(self, place: int, whence: int = os.SEEK_SET) -> None:
         self.place = place + (0, self.place, len(self.content))[whence]
 
-    def read_range_stream(self, offset: int, length: int) -> Iterator[bytes]:
-        for place in range(offset, offset + length, 7):
-            yield self.content[place : min(place + 7, offset + length)]
+    def read_range(self, offset: int, length: int) -> bytes:
+        assert length <= _READ_BYTES
+        assert offset + length <= len(self.content), "hdfs-native panics"
+        return self.content[offset : offset + length]
 
     def write(self, data: object) -> int:
         assert isinstance(data, bytes)
@@ -90,14 +107,33 @@ class _File:
         pass
 
 
-def test_a_file_is_read_by_streams_of_pieces() -> None:
-    content = bytes(range(100))
-    file = pa.PythonFile(_Told(_File(content), "/a"), mode="r")
+def test_a_file_is_read_in_pieces() -> None:
+    content = os.urandom(2 * _READ_BYTES + 100)
+    file = HdfsFile(_Told(_File(content), "/a"))
     assert file.read(10) == content[:10]
-    assert file.read_at(33, 50) == content[50:83]
+    assert file.read_at(_READ_BYTES + 50, 33) == content[33 : _READ_BYTES + 83]
     file.seek(90)
     assert file.read() == content[90:]
     assert file.read(10) == b""
+
+
+def test_threads_read_a_file_side_by_side() -> None:
+    content = os.urandom(100)
+    both = threading.Barrier(2)
+
+    class Slow(_File):
+        def read_range(self, offset: int, length: int) -> bytes:
+            both.wait(60)
+            return super().read_range(offset, length)
+
+    file = HdfsFile(_Told(Slow(content), "/a"))
+    memories = [memoryview(bytearray(50)), memoryview(bytearray(50))]
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(file.fill, (0, 80), memories))
+    assert found == [50, 20]
+    assert bytes(memories[0]) == content[:50]
+    assert bytes(memories[1][:20]) == content[80:]
+    assert file.fill(200, memories[0]) == 0, "the file ends before"
 
 
 @pytest.mark.parametrize("size", [0, 5, _PIECE_BYTES, 2 * _PIECE_BYTES + 5])

@@ -191,6 +191,7 @@ def test_what_is_wrong_with_a_file_of_a_service_is_not_asked_for_again():
 
     class Service:
         is_local = False
+        piece_bytes = 1 << 20
         retry_seconds = 60.0
 
         def open(self, name):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,8 @@ import pytest
 from small_training import Training, equal, save_steps
 from sparkdl_runner.checkpoint import CheckpointError, CheckpointManager
 from sparkdl_runner.checkpoint.directory import retrying
+from sparkdl_runner.checkpoint.directory.files import read_entry
+from sparkdl_runner.checkpoint.directory.state_files import FlatState
 from sparkdl_runner.checkpoint.directory.storage import RemoteStorage, directory_url, open_storage
 from sparkdl_runner.checkpoint.save.commit import Commit, SaveRequest
 from sparkdl_runner.checkpoint.save.policy import SavePolicy
@@ -166,9 +169,72 @@ def test_a_write_that_failed_half_way_is_repeated_without_a_removal(tmp_path, mo
         threading.Event(),
         SavePolicy(),
     )
-    entry = commit._write("model", b"all of the content")
+    commit._write("model", b"all of the content")
     assert failed == ["step-1/model"]
     with storage.open("step-1/model") as opened:
         assert opened.read() == b"all of the content"
-    assert entry.size_bytes == 18
+    fsspec.filesystem("memory").store.clear()
+
+
+@pytest.mark.parametrize(
+    ("url", "rank", "most"), [("memory:", 0, 4), ("memory:", 1, 4), ("", 1, 1)]
+)
+def test_remote_storage_is_given_several_files_at_once(tmp_path, monkeypatch, url, rank, most):
+    """HDFS may take half a second to close a file. On a local disk one after the other is best."""
+    storage = open_storage(f"{url}//{tmp_path.name}" if url else tmp_path.as_uri())
+    lock, others = threading.Lock(), threading.Event()
+    running, largest, beside_list = set(), [], set()
+    name = "replace" if url else "write"
+    write = getattr(type(storage), name)
+
+    def slow_write(self, path, content):
+        with lock:
+            running.add(path)
+            largest.append(len(running))
+            if len(running) == most:
+                others.set()
+            if path.endswith(".json"):
+                beside_list.update(running - {path})
+        others.wait(10)
+        time.sleep(0.05)
+        write(self, path, content)
+        with lock:
+            running.remove(path)
+
+    monkeypatch.setattr(type(storage), name, slow_write)
+    files = [f"state-{number}.safetensors" for number in range(9)]
+    job = SaveRequest(
+        manifest=SimpleNamespace(name="step-1"),
+        rank=rank,
+        hosts=["a", "b"],
+        states={path: FlatState(path, {}) for path in files},
+    )
+    entries = Commit(storage, job, threading.Event(), SavePolicy())._write_part()
+    assert [entry.path for entry in entries] == [*files, f"rank-{rank}.json"]
+    assert max(largest) == most
+    assert bool(beside_list) == (rank == 0), "rank 0 takes what another rank lists"
+    for entry in entries:
+        read_entry(storage, "step-1", entry)
+    fsspec.filesystem("memory").store.clear()
+
+
+def test_the_error_of_one_of_several_files_is_the_one_that_is_told(tmp_path, monkeypatch):
+    replace = RemoteStorage.replace
+
+    def refuse(self, path, content):
+        if path.endswith("state-1.safetensors"):
+            raise PermissionError(errno.EACCES, "not this one")
+        replace(self, path, content)
+
+    monkeypatch.setattr(RemoteStorage, "replace", refuse)
+    storage = open_storage(f"memory://{tmp_path.name}")
+    job = SaveRequest(
+        manifest=SimpleNamespace(name="step-1"),
+        rank=0,
+        hosts=["a"],
+        states={f"state-{number}.safetensors": FlatState("", {}) for number in range(9)},
+    )
+    with pytest.raises(PermissionError, match="not this one"):
+        Commit(storage, job, threading.Event(), SavePolicy()).write()
+    assert storage.names("step-1") == [], "nothing of it is left"
     fsspec.filesystem("memory").store.clear()

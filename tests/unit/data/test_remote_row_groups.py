@@ -47,7 +47,6 @@ class _CountedFile:
         with self._counting:
             self._counts["reads"] += 1
             self._counts["bytes"] += len(content)
-            self._counts["largest"] = max(self._counts["largest"], len(content))
         return content
 
 
@@ -56,11 +55,10 @@ class _FarHandler(fs.FSSpecHandler):
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self.kind = "far"
         self._local, self._counting = fs.LocalFileSystem(), threading.Lock()
 
     def get_type_name(self):
-        return self.kind
+        return "far"
 
     def get_file_info(self, paths):
         return self._local.get_file_info(paths)
@@ -118,22 +116,6 @@ def test_threads_that_open_a_row_group_at_once_fetch_it_once(tmp_path, far):
         remote.close()
     assert found == [list(range(ROWS))] * 8
     assert far.counts["reads"] == 1, "the file is one row group"
-
-
-def test_of_hdfs_a_row_group_comes_in_parts(tmp_path, far):
-    numbers = 1 << 20  # Eight MiB, some of which a dictionary takes.
-    table = pa.table({"id": np.random.default_rng(0).permutation(numbers + 1)})
-    manifest = write_groups(tmp_path, table, [[numbers, 1]])
-    largest = {}
-    for far.kind in ("far", "hdfs"):
-        far.counts.clear()
-        with ArrowLoader(
-            manifest, fs.PyFileSystem(far), str(tmp_path), batch_size=1 << 20, device="numpy"
-        ) as loader:
-            next(iter(loader))
-        largest[far.kind] = far.counts["largest"]
-    assert largest["far"] > 5 << 20
-    assert largest["hdfs"] == 4 << 20
 
 
 @pytest.mark.parametrize("shares", [True, False])
