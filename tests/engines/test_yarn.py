@@ -284,17 +284,16 @@ def test_the_training_goes_on_from_its_last_checkpoint(
         submission.wait_until(lambda: KNOWN.search(submission.output), "a word of the loss")
         known_at = time.time()
         assert submission.wait() == 0, submission.output[-6000:]
-        steps = submission.steps()
-    again = next(place for place, (_, at) in enumerate(steps) if at > lost_at + 2)
-    while steps[again][0] > steps[again - 1][0]:  # Its last lines may have been late.
-        again += 1
-    first, at = steps[again]
+        saved, began_at = submission.begins()[-1]
+        steps = [(step, at) for step, at in submission.steps() if at >= began_at]
+    assert began_at > lost_at
+    first, at = steps[0]
     report(
         f"known after {known_at - lost_at:.0f} s, on after {at - lost_at:.0f} s at step {first}, "
         f"lost at {before}"
     )
-    assert first > before - 10
-    assert [step for step, _ in steps[again:]] == list(range(first, 101))
+    assert first == saved + 1 > before - 10
+    assert [step for step, _ in steps] == list(range(first, 101))
     assert told in submission.output
     (run,) = runs_of(store, experiment)
     assert run.info.status == "FINISHED"
