@@ -66,13 +66,13 @@ class Submission(RunningProgram):
 
     def steps(self) -> list[tuple[int, float]]:
         """The steps of rank 0 in the order in which they were taken, with their times."""
-        return self._told("rank 0 has taken step")
+        return self._moments("rank 0 has taken step")
 
     def begins(self) -> list[tuple[int, float]]:
         """The steps that each attempt of rank 0 found saved, with the time of its begin."""
-        return self._told("rank 0 begins at")
+        return self._moments("rank 0 begins at")
 
-    def _told(self, what: str) -> list[tuple[int, float]]:
+    def _moments(self, what: str) -> list[tuple[int, float]]:
         found = re.findall(rf"{what} (\d+) at ([\d.]+)", self.output)
         return [(int(step), float(at)) for step, at in found]
 
