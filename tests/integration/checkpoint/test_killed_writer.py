@@ -32,6 +32,7 @@ class Counting:
         self.storage, self.fatal, self.count = storage, fatal, 0
         self.shown, self.is_local = storage.shown, storage.is_local
         self.poll_seconds, self.retry_seconds = storage.poll_seconds, storage.retry_seconds
+        self.piece_bytes = storage.piece_bytes
         self.halved, self.os_write, self.fsync = set(), os.write, os.fsync
         os.write, os.fsync = self.write_half, self.flush
     def ask(self):

@@ -147,12 +147,12 @@ def failed_partition(error: Exception) -> int | None:
     return None if found is None else int(found[1])
 
 
-def executor_loss(error: Exception, container: str = "") -> str:
+def executor_loss(error: Exception, context: SparkContext | None = None) -> str:
     """Why Spark ended a stage if it lost an executor or a task's Python; else empty.
 
     Args:
         error: What pyspark raised.
-        container: How large an executor's container is; see ``container_memory``.
+        context: Whose settings say how large an executor's container is.
     """
     text = java.text_of(error)
     if "Python worker exited unexpectedly" in text:
@@ -167,19 +167,24 @@ def executor_loss(error: Exception, container: str = "") -> str:
     # Of the container's state, which Kubernetes tells below.
     if "termination reason: OOMKilled" in text:
         told += (
-            f". Its container was over its memory limit{container}: raise "
+            f". Its container was over its memory limit{_container_memory(context)}: raise "
             "spark.executor.memoryOverhead, or use less: smaller batches, a smaller "
             "memory_budget_bytes"
         )
     return told
 
 
-def container_memory(context: SparkContext) -> str:
+def _container_memory(context: SparkContext | None) -> str:
     """The settings by which an executor's container is as large as it is, to follow its limit."""
+    if context is None:
+        return ""
     heap = "spark.executor.memory"
     overhead = "spark.executor.memoryOverhead"
     settings = settings_of(context)
-    return f" ({heap}={settings.get(heap, '1g')}, {overhead}={settings.get(overhead, 'unset')})"
+    try:
+        return f" ({heap}={settings.get(heap, '1g')}, {overhead}={settings.get(overhead, 'unset')})"
+    except Exception:  # The JVM has ended.
+        return ""
 
 
 def _stage_failure(text: str) -> str:

@@ -286,7 +286,7 @@ class SparkGang(Gang):
         """
         self._raise_launch_problem()
         failures = self.failures
-        loss = failure.executor_loss(error, failure.container_memory(self._context))
+        loss = failure.executor_loss(error, self._context)
         application_end = end_of(self._context)
         if application_end:  # Its tasks are lost because of it.
             failures = [one for one in failures if one.status != Status.LOST]

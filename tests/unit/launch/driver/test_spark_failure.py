@@ -6,7 +6,6 @@ import pytest
 
 from sparkdl_runner.errors import LaunchError, RunCancelledError, WorkerFailedError
 from sparkdl_runner.launch.driver.spark.failure import (
-    container_memory,
     executor_loss,
     explain,
     failed_partition,
@@ -192,14 +191,26 @@ def test_a_pod_over_its_memory_is_told_with_its_limit_and_the_setting():
         "Driver stacktrace:\n\tat org.apache.spark.DAGScheduler(DAGScheduler.scala:2856)\n"
     )
     given = {"spark.executor.memory": "600m", "spark.executor.memoryOverhead": "1500m"}
-    said = executor_loss(RuntimeError(text), container_memory(SimpleNamespace(_conf=given)))
-    assert said.endswith(
+    context = SimpleNamespace(_conf=given)
+    assert executor_loss(RuntimeError(text), context).endswith(
         "(The executor with id 1 exited with exit code 137(SIGKILL, possible container OOM)). Its "
         "container was over its memory limit (spark.executor.memory=600m, "
         "spark.executor.memoryOverhead=1500m): raise spark.executor.memoryOverhead, or use less: "
         "smaller batches, a smaller memory_budget_bytes"
     )
-    assert container_memory(SimpleNamespace(_conf={})).endswith("memoryOverhead=unset)")
+    del given["spark.executor.memoryOverhead"]
+    assert "memoryOverhead=unset)" in executor_loss(RuntimeError(text), context)
+
+
+def test_a_jvm_that_has_ended_is_not_asked_why_an_executor_was_lost():
+    class Ended:
+        def get(self, *_: str) -> str:
+            raise ConnectionRefusedError
+
+    context = SimpleNamespace(_conf=Ended())
+    assert executor_loss(ConnectionResetError("Answer from Java side is empty"), context) == ""
+    lost = "ExecutorLostFailure (executor 1 exited) Reason: termination reason: OOMKilled"
+    assert "memory limit: raise" in executor_loss(RuntimeError(lost), context)
 
 
 def test_a_python_without_pyspark_is_named():
