@@ -74,7 +74,8 @@ def _column_of(
         raise ValueError(
             f"The column {name!r} is of type {schema[name].dataType.simpleString()}, of which no "
             "tensor can be made: give the model columns of numbers, of arrays or vectors of "
-            "numbers, or encoded images with images={…}."
+            "numbers, or encoded images with images={…}, as spark.read.format('binaryFile') reads "
+            "them."
         )
     if not depth:
         return Column(**options, dtype=dtype)
