@@ -35,19 +35,6 @@ class FileEntry:
         return cls(path=path, size_bytes=len(content), sha256=digest)
 
 
-def write_file(storage: Storage, directory: str, path: str, content: bytes) -> FileEntry:
-    """Writes ``content`` as a new file, and flushes it.
-
-    Args:
-        storage: Where.
-        directory: The directory to write in.
-        path: The file's path in there.
-        content: All of it.
-    """
-    storage.write(f"{directory}/{path}", content)
-    return FileEntry.of(path, content)
-
-
 def read_file(
     storage: Storage,
     directory: str,

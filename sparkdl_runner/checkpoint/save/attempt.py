@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparkdl_runner.checkpoint.directory.files import write_file
 from sparkdl_runner.checkpoint.directory.listing import (
     FENCES,
     attempts_in,
@@ -111,8 +110,8 @@ def begin_attempt(storage: Storage, at_least: int = 0) -> tuple[int, str]:
         token = secrets.token_hex(16)
         fence = {"attempt": attempt, "token": token, "committed": before}
         try:
-            write_file(storage, FENCES, claim_file(attempt, token), b"")
-            write_file(storage, FENCES, fence_file(attempt), seal(fence))
+            storage.write(f"{FENCES}/{claim_file(attempt, token)}", b"")
+            storage.write(f"{FENCES}/{fence_file(attempt)}", seal(fence))
             # An object store lets another driver overwrite it: the last one has the number.
             if read_fence(storage, attempt) == fence:
                 return attempt, token

@@ -165,22 +165,19 @@ def test_whole_files_of_something_else_are_damage(copied):
     """Correct by their checksums, and no checkpoint that this package could have written."""
     from dataclasses import replace
 
-    from sparkdl_runner.checkpoint.directory.files import write_file
+    from sparkdl_runner.checkpoint.directory.files import FileEntry
     from sparkdl_runner.checkpoint.directory.manifest import MANIFEST, Manifest
-    from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
 
     directory, weights = copied
-    storage = open_storage(directory_url(directory))
-    manifest = Manifest.from_bytes((directory / NEW / MANIFEST).read_bytes())
-    (directory / NEW / "model.safetensors").unlink()
-    (directory / NEW / MANIFEST).unlink()
-    forged = write_file(
-        storage, NEW, "model.safetensors", b"cos\nsystem\n(S'touch /tmp/owned'\ntR."
-    )
+    place = directory / NEW
+    manifest = Manifest.from_bytes((place / MANIFEST).read_bytes())
+    pickle = b"cos\nsystem\n(S'touch /tmp/owned'\ntR."
+    (place / "model.safetensors").write_bytes(pickle)
+    forged = FileEntry.of("model.safetensors", pickle)
     files = tuple(
         forged if entry.path == "model.safetensors" else entry for entry in manifest.files
     )
-    write_file(storage, NEW, MANIFEST, replace(manifest, files=files).to_bytes())
+    (place / MANIFEST).write_bytes(replace(manifest, files=files).to_bytes())
     assert restored_step(directory, weights) == 1
 
 

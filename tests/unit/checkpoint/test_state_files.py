@@ -14,9 +14,8 @@ from safetensors import safe_open
 from small_training import Training, equal, save_steps
 from sparkdl_runner.checkpoint import CheckpointManager
 from sparkdl_runner.checkpoint.directory import state_files
-from sparkdl_runner.checkpoint.directory.files import FileEntry, write_file
+from sparkdl_runner.checkpoint.directory.files import FileEntry
 from sparkdl_runner.checkpoint.directory.manifest import MANIFEST, Manifest
-from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
 from sparkdl_runner.checkpoint.save.host_copies import HostCopies
 
 PLACE = "step-1/attempt-0"
@@ -144,7 +143,6 @@ def test_checkpoints_of_the_first_format_are_read(tmp_path: Path) -> None:
     """They were pickled by torch, and are loaded by its reader of plain values alone."""
     weights = save_steps(tmp_path, 1)
     place = tmp_path / PLACE
-    storage = open_storage(directory_url(tmp_path))
     manifest = Manifest.from_bytes((place / MANIFEST).read_bytes())
     files = []
     for entry in manifest.files:
@@ -153,13 +151,12 @@ def test_checkpoints_of_the_first_format_are_read(tmp_path: Path) -> None:
             value = state_files.value_of(entry.path, lambda name: (place / name).read_bytes())
             torch.save(value, path.with_suffix(".pt"))
             content = path.with_suffix(".pt").read_bytes()
-            path.with_suffix(".pt").unlink()
             path.unlink()
-            entry = write_file(storage, PLACE, f"{path.stem}.pt", content)
+            entry = FileEntry.of(f"{path.stem}.pt", content)
         files.append(entry)
     (place / MANIFEST).unlink()
     old = replace(manifest, files=tuple(files), format_version=1)
-    write_file(storage, PLACE, MANIFEST, old.to_bytes())
+    (place / MANIFEST).write_bytes(old.to_bytes())
     training = Training()
     with CheckpointManager(tmp_path) as checkpoints:
         assert checkpoints.verify(PLACE) == []
