@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,12 +24,16 @@ def a_world(host: str, address: str) -> World:
     return World(address=address, **sizes, **names)
 
 
+def a_context(master: str, give_up: Callable[[str], object]) -> Any:
+    spark = SimpleNamespace(killAndReplaceExecutor=give_up)
+    return SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark), master=master)
+
+
 def test_executors_of_a_lost_host_go_once_and_those_that_came_back_stay(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given_up: list[str] = []
-    spark = SimpleNamespace(killAndReplaceExecutor=given_up.append)
-    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark), master="yarn")
+    context = a_context("yarn", give_up=given_up.append)
     hosts = ["10.0.0.1", "10.1.0.1", "10.0.0.2", "unknown", "10.0.0.3", "127.0.0.1"]
     listed = [Executor(identifier=host, host=host, tasks=0) for host in hosts]
     monkeypatch.setattr(lost_hosts, "list_executors", lambda _: listed)
@@ -55,8 +60,7 @@ def test_executors_of_a_lost_host_go_once_and_those_that_came_back_stay(
 
 def test_an_executor_that_answers_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     given_up: list[str] = []
-    spark = SimpleNamespace(killAndReplaceExecutor=given_up.append)
-    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark), master="yarn")
+    context = a_context("yarn", give_up=given_up.append)
     monkeypatch.setattr(lost_hosts.yarn, "replace_master", lambda context, is_lost: False)
     monkeypatch.setattr(network, "is_loopback", lambda address: False)
     with network.listen("127.0.0.1") as there, closed_port() as gone:
@@ -75,8 +79,7 @@ def test_executors_that_were_never_heard_of_are_replaced_unless_they_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given_up: list[str] = []
-    spark = SimpleNamespace(killAndReplaceExecutor=given_up.append)
-    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark), master="k8s://https://h")
+    context = a_context("k8s://https://h", give_up=given_up.append)
     asked: list[object] = []
     monkeypatch.setattr(
         lost_hosts.yarn, "replace_master", lambda *arguments: asked.append(arguments)
@@ -103,8 +106,7 @@ def test_a_manager_that_does_not_answer_is_waited_for_shortly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     never = threading.Event()
-    spark = SimpleNamespace(killAndReplaceExecutor=lambda one: never.wait())
-    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark), master="yarn")
+    context = a_context("yarn", give_up=lambda one: never.wait())
     monkeypatch.setattr(lost_hosts, "_ASK_SECONDS", 0.1)
     monkeypatch.setattr(lost_hosts.yarn, "replace_master", lambda context, is_lost: never.wait())
     monkeypatch.setattr(
