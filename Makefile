@@ -61,7 +61,7 @@ demo: run-$(firstword $(LANE))  ## train on Spark, track in MLflow; BACKEND=horo
 
 on_lanes := $(LANE:%=test-%) $(if $(filter classic,$(LANE)),test-tensorflow engines-short) \
     $(LANE:%=system-%)
-# Of the whole programs each lane runs its half: all of them in both take twice as long.
+# Each whole program runs in one lane: all of them in both would take too long.
 test: export SPARKDL_TEST_SHARED = $(if $(ARGS),,$(word 2,$(LANE)))
 test: $(on_lanes)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k name"
 

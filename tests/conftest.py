@@ -61,8 +61,8 @@ os.environ.setdefault(
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks whole programs, and runs in one lane what the other one's packages cannot change.
 
-    With $SPARKDL_TEST_SHARED the lanes share the whole programs: half of them would find nothing
-    that the other half does not, and each takes half a minute.
+    With $SPARKDL_TEST_SHARED each whole program that could run in both lanes runs in one of them:
+    all of them in both would take as long as all the rest.
     """
     for item in items:
         if any(one in (item.path, *item.path.parents) for one in WHOLE_PROGRAMS):

@@ -136,7 +136,7 @@ def _look_at_session(
 def answers_of_session(child: Child, settings: Mapping[str, str]) -> dict[str, Any]:
     """The facts about a session of these settings, and about its executors (``stage``).
 
-    Where it did not start there is an ``error`` and what Spark wrote (``output``).
+    If the session did not start, ``error`` says why, and ``output`` has what Spark wrote.
     """
     answer = child.answer(time.monotonic() + START_SECONDS + unpack_seconds(settings))
     session: dict[str, Any] = answer.get("session", answer)

@@ -217,7 +217,7 @@ class TorchEstimator(
             history=trained.history,
             run_id=runner.mlflow_run_id,
         )
-        # What it was trained with, also where the network computes in another type.
+        # The types of the training, even if the network computes in another type.
         model._columns = columns
         return self._copyValues(model)
 

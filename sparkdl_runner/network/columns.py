@@ -152,7 +152,7 @@ def _with_type(column: Column, array: pa.Array) -> pa.Array:
 def _form(column: Column, array: pa.Array) -> tuple[tuple[int, ...], Leaf]:
     """The lengths of the lists at each depth, and how the innermost values become numbers.
 
-    Where the training did not fix a length, the first list has it, and all others must.
+    If the training did not fix a length, all lists must be as long as the first one.
     """
     lengths: list[int] = []
     values = array

@@ -1,4 +1,4 @@
-"""What is wrong with the values of a column. Who knows the column's name says it in a sentence."""
+"""Errors about the values of a column. They do not know its name: whoever catches them adds it."""
 
 from __future__ import annotations
 

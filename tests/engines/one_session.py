@@ -1,4 +1,7 @@
-"""What people run in one session, one after another. Its argument is a folder that pods share."""
+"""A job that uses the runner in several ways, one after another, in one session of Spark.
+
+Its argument is a folder that all pods share.
+"""
 
 from __future__ import annotations
 

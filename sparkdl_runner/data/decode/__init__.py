@@ -1,4 +1,4 @@
-"""What becomes of a loader's columns: how rows are kept, packed, and read of Spark's own structs.
+"""Prepares a loader's columns: keeps rows for the shuffle, packs them, reads Spark's own structs.
 
 Pure, without files. Numbers become arrays by ``network``. Imported by all packages of ``data``.
 """

@@ -2,8 +2,8 @@
 
 The words for rows that belong together, here and in ``read`` and ``batches``::
 
-    row group   of a Parquet file, which can be read only from the beginning of one
-    lane        an equal share of an epoch's rows; a rank owns some lanes, and no part of one
+    row group   a part of a Parquet file; a reader can begin only where one begins
+    lane        an equal share of an epoch's rows; a rank owns whole lanes
     segment     the rows of one row group in one lane
     window      segments of a lane that are read side by side
     block       rows of a window that are in memory together, shuffled

@@ -179,7 +179,7 @@ def _lists_without_nulls(
 
 
 def _instead(column: Column, leaf: str) -> SparkColumn:
-    """What a null becomes: a number, or an error."""
+    """The expression that takes the place of a null: a number, or one that raises an error."""
     if column.fill is None:
         return f.raise_error(f.lit(null_sentence(column))).cast(leaf)
     return f.lit(column.fill).cast(leaf)

@@ -21,7 +21,7 @@ class Factory:
     """Accepts a callable; refuses a finished object, since each rank makes its own."""
 
     of: str
-    """What it is called with."""
+    """The argument of the call, in words."""
     example: str
 
     def __call__(self, name: str, value: Any) -> Any:
@@ -101,13 +101,13 @@ def length(name: str, value: Any) -> Any:
     return value if value == "longest" else require_whole(name, value)
 
 
-def anything(name: str, value: Any) -> Any:
-    """What reads the rows checks it."""
+def checked_by_loader(name: str, value: Any) -> Any:
+    """Any value: the loader checks it."""
     return value
 
 
 def mapping(name: str, value: Any) -> Any:
-    """Values by column, which are checked by what reads the rows."""
+    """A dict by column. The loader checks its values."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} is {shown(value)}; expected a dict by column.")
     return value

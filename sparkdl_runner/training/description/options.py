@@ -142,7 +142,7 @@ class TrainingPlan:
         kinds.by_name(kinds.choice("error", "fill", "nan", "mask")),
         "error",
     )
-    fill_value: Any = _option("what nulls become", kinds.anything, None)
+    fill_value: Any = _option("what nulls become", kinds.checked_by_loader, None)
     pad: int | Mapping[str, Any] | None = _option(
         "to what length lists are cut or filled up, for all columns or by column",
         kinds.by_name(kinds.length),
@@ -189,7 +189,7 @@ REQUIRED = tuple(name for name, option in OPTIONS.items() if option.default is M
 
 
 def text_of(name: str) -> str:
-    """What an option means, with an example where it is made by a function."""
+    """The text of an option. If its value is a function, the text ends with an example."""
     text, kind = (OPTIONS[name].metadata[part] for part in ("text", "kind"))
     return f"{text}: {kind.example}" if isinstance(kind, kinds.Factory) else str(text)
 

@@ -1,4 +1,4 @@
-"""What each rank does with the plan of a training."""
+"""The function that trains in each rank, as a plan says."""
 
 from __future__ import annotations
 

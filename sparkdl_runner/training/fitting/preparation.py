@@ -76,7 +76,7 @@ def trial(
     """Checks the rows, and sends a few of them through the model.
 
     Returns:
-        What each label is, and a network of the fit's own.
+        The task of each label, and a new network for this training.
 
     Raises:
         ValueError: Rows, labels, the model and its loss do not fit together.

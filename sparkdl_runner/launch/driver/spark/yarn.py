@@ -1,7 +1,7 @@
-"""What the driver asks of YARN itself.
+"""Asks YARN for another application master, and for the number of containers.
 
-In client mode, another application master in place of one whose host has vanished: YARN misses a
-host after ten minutes, and until then nobody answers the driver, which can have no new executors.
+Another master is needed in client mode when its host has vanished. YARN misses the host only after
+ten minutes; until then nobody answers the driver, and it can get no new executors.
 """
 
 from __future__ import annotations
