@@ -169,7 +169,7 @@ def _form(column: Column, array: pa.Array) -> tuple[tuple[int, ...], Leaf]:
         raise BadColumnError(_other_type(column, array))
     dtype = np.dtype(column.dtype)
     if leaf.dtype != dtype:
-        # Only to fractions a number is rounded.
+        # A number may be rounded where the model takes fractions, and nowhere else.
         cast = () if dtype.kind == "f" else (("cast", pa.from_numpy_dtype(dtype)),)
         leaf = Leaf(dtype=dtype, steps=(*leaf.steps, *cast))
     return tuple(lengths), leaf

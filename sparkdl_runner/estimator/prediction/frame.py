@@ -81,9 +81,9 @@ def as_network_takes(
     for argument, names in joined.items():
         found = columns[names[0]].dtype
         dtype = found if found in ("float32", "float64") else "float32"
-        is_cast = found == dtype  # A cast is a call to Java.
         numbers = [taken.pop(name) for name in names]
-        numbers = numbers if is_cast else [one.cast(_SPARK_TYPES[dtype]) for one in numbers]
+        if found != dtype:  # Each cast is a call to Java.
+            numbers = [one.cast(_SPARK_TYPES[dtype]) for one in numbers]
         array = Column(name=argument, kind="list", dtype=dtype, shape=(len(names),))
         given.append((array, f.array(*numbers)))
         arguments[argument] = (argument,)
