@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -182,8 +181,9 @@ def test_a_write_that_failed_half_way_is_repeated_without_a_removal(tmp_path, mo
 def test_remote_storage_is_given_several_files_at_once(tmp_path, monkeypatch, url, rank, most):
     """HDFS may take half a second to close a file. On a local disk one after the other is best."""
     storage = open_storage(f"{url}//{tmp_path.name}" if url else tmp_path.as_uri())
-    lock, others = threading.Lock(), threading.Event()
+    lock, others, listed = threading.Lock(), threading.Event(), threading.Event()
     running, largest, beside_list = set(), [], set()
+    files = [f"state-{number}.safetensors" for number in range(9)]
     name = "replace" if url else "write"
     write = getattr(type(storage), name)
 
@@ -195,14 +195,17 @@ def test_remote_storage_is_given_several_files_at_once(tmp_path, monkeypatch, ur
                 others.set()
             if path.endswith(".json"):
                 beside_list.update(running - {path})
-        others.wait(10)
-        time.sleep(0.05)
+                listed.set()
+        if not others.wait(120):
+            others.set()  # They do not come: nobody else need wait for them.
+        if path.endswith(files[-1]):
+            # Rank 0's list begins beside it. Another rank's would only come too early.
+            listed.wait(0.2 if rank else 120)
         write(self, path, content)
         with lock:
             running.remove(path)
 
     monkeypatch.setattr(type(storage), name, slow_write)
-    files = [f"state-{number}.safetensors" for number in range(9)]
     job = SaveRequest(
         manifest=SimpleNamespace(name="step-1"),
         rank=rank,
