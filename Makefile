@@ -55,8 +55,8 @@ run-classic run-modern: run-%:
 demo: run-$(firstword $(LANE))  ## train on Spark, track in MLflow; BACKEND=horovod|torch CHAOS=1
 	@rm -rf build/demo # What an earlier one kept.
 	@$(call in_lane,$(firstword $(LANE))) jobs/train.py --example digits --num-proc 2 \
-	    --backend $(BACKEND) --mlflow experiment=digits \
-	    --runner driver_log_verbosity=log_callback_only max_restarts=1 \
+	    --backend $(BACKEND) --tracking experiment=digits \
+	    --run-config driver_log_verbosity=log_callback_only max_restarts=1 \
 	    $(CHAOS:1=--hyperparameters chaos=true --checkpoint-url build/demo/checkpoints)
 
 on_lanes := $(LANE:%=test-%) $(if $(filter classic,$(LANE)),test-tensorflow engines-short) \

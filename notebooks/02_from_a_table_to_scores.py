@@ -144,7 +144,7 @@ def train(train_data, test_data, epochs, batch_size):
 # COMMAND ----------
 
 runner = DistributedRunner(
-    num_proc=2, backend="torch", config=RunConfig(tracking=Tracking(run_name="from a table"))
+    num_proc=2, backend="torch", run_config=RunConfig(tracking=Tracking(run_name="from a table"))
 )
 accuracy = runner.run(train, train_data=train_data, test_data=test_data, epochs=20, batch_size=32)
 print(f"accuracy of the ranks on the test rows: {accuracy:.4f}")

@@ -192,7 +192,7 @@ print(*(line for line in changes if not line.startswith("@@")), sep="\n")
 runs = {}
 for backend, train in (("horovod", train_with_horovod), ("torch", train_with_torch)):
     config = RunConfig(tracking=Tracking(run_name=backend))
-    runner = DistributedRunner(num_proc=2, backend=backend, config=config)
+    runner = DistributedRunner(num_proc=2, backend=backend, run_config=config)
     accuracy = runner.run(train, epochs=15, batch_size=32, learning_rate=0.05)
     print(f"{backend}: accuracy {accuracy:.4f}")
     runs[backend] = runner.mlflow_run_id

@@ -115,7 +115,7 @@ def train(checkpoint_url, accident, steps=100):
 def run(name, accident, **settings):
     """Trains on Spark as two ranks, in an MLflow run and with a folder of that name."""
     config = RunConfig(tracking=Tracking(run_name=name), **settings)
-    runner = DistributedRunner(num_proc=2, backend="torch", config=config)
+    runner = DistributedRunner(num_proc=2, backend="torch", run_config=config)
     return runner.run(train, checkpoint_url=os.path.join(folder, name), accident=accident)
 
 

@@ -101,7 +101,7 @@ estimator = TorchEstimator(
     optimizer=functools.partial(torch.optim.Adam, lr=0.01),
     loss=torch.nn.functional.cross_entropy,
     label_cols=["target"],
-    batch_size_per_rank=32,
+    batch_size=32,
     epochs=5,
     seed=20,
 )
@@ -155,7 +155,7 @@ final = estimator.copy(best).setParams(
     epochs=10,
     validation=0.2,
     metrics={"accuracy": MulticlassAccuracy(num_classes=2)},
-    config=RunConfig(tracking=Tracking(run_name="best setting")),
+    run_config=RunConfig(tracking=Tracking(run_name="best setting")),
 )
 fitted = Pipeline(stages=[assembler, scaler, final]).fit(known)
 model = fitted.stages[-1]

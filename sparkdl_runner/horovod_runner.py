@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from sparkdl_runner.base.renamed import renamed
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.calls.checks import check_config, check_count
 from sparkdl_runner.launch.driver.calls.run_future import RunFuture
@@ -26,10 +27,10 @@ class HorovodRunner:
             (deprecated): all slots of the cluster.
         driver_log_verbosity: ``"log_callback_only"`` shows what ``log_to_driver`` and
             ``LogCallback`` send; ``"all"`` also shows all that the ranks print.
-        config: All further settings. The argument ``driver_log_verbosity`` overrides its own.
+        run_config: All further settings. The argument ``driver_log_verbosity`` overrides its own.
 
     Raises:
-        TypeError: ``np`` is no int, or ``config`` no ``RunConfig``.
+        TypeError: ``np`` is no int, or ``run_config`` no ``RunConfig``.
         ValueError: ``driver_log_verbosity`` is unknown.
 
     Example:
@@ -37,26 +38,29 @@ class HorovodRunner:
         >>> hr.run(train_hvd, learning_rate=0.1)  # doctest: +SKIP
     """
 
+    @renamed(config="run_config")
     def __init__(
         self,
         *,
         np: int,
         driver_log_verbosity: str = "log_callback_only",
-        config: RunConfig | None = None,
+        run_config: RunConfig | None = None,
     ) -> None:
         check_count("np", np)
-        check_config(config)
+        check_config(run_config)
         if np == 0:
             warnings.warn(
                 "HorovodRunner(np=0) is deprecated: how many slots there are changes while "
                 "executors come and go. Give the number of processes.",
                 DeprecationWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         self._runner = DistributedRunner(
             num_proc=np,
             backend="horovod",
-            config=replace(config or RunConfig(), driver_log_verbosity=driver_log_verbosity),
+            run_config=replace(
+                run_config or RunConfig(), driver_log_verbosity=driver_log_verbosity
+            ),
         )
 
     @property

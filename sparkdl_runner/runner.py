@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, cast
 
+from sparkdl_runner.base.renamed import renamed
 from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.launch.agent.worker_environment import (
@@ -57,30 +58,31 @@ class DistributedRunner:
         backend: ``"torch"`` (the function calls ``torch.distributed.init_process_group()``) or
             ``"horovod"`` (the function calls ``hvd.init()``).
         driver_log_verbosity: As in ``RunConfig``, whose value is taken if this is None.
-        config: All further settings.
+        run_config: All further settings.
 
     Raises:
-        TypeError: ``num_proc`` is neither an int nor two, or ``config`` no RunConfig.
+        TypeError: ``num_proc`` is neither an int nor two, or ``run_config`` no RunConfig.
         ValueError: There is no such backend or verbosity, or there are fewer ranks than
-            ``config.min_num_proc``.
+            ``run_config.min_num_proc``.
 
     Example:
         >>> runner = DistributedRunner(num_proc=-2)
         >>> runner.run(train, "digits", epochs=3)  # doctest: +SKIP
     """
 
+    @renamed(config="run_config")
     def __init__(
         self,
         *,
         num_proc: int | tuple[int, int],
         backend: str = "torch",
         driver_log_verbosity: str | None = None,
-        config: RunConfig | None = None,
+        run_config: RunConfig | None = None,
     ) -> None:
-        self.num_proc, self.config = ranks_asked(num_proc, config)
+        self.num_proc, self.run_config = ranks_asked(num_proc, run_config)
         self.backend = get_backend(backend)
         if driver_log_verbosity is not None:
-            self.config = replace(self.config, driver_log_verbosity=driver_log_verbosity)
+            self.run_config = replace(self.run_config, driver_log_verbosity=driver_log_verbosity)
         self.mlflow_run_id: str | None = None
         """The MLflow run of the last call of ``run``; None if it had none."""
         self._stops: list[StopRequest] = []
@@ -177,13 +179,13 @@ class DistributedRunner:
 
     def _run(self, call: Call, stop: StopRequest, reports: Sequence[Reports]) -> Any:
         self.mlflow_run_id = None
-        settings = wanted_tracking(self.config, call)
-        named = named_run(self.config, settings, call)
+        settings = wanted_tracking(self.run_config, call)
+        named = named_run(self.run_config, settings, call)
         if named is not None and named.is_finished:
             self.mlflow_run_id = named.run_id
             return named.returned(call.arguments, call.conversions)
         bar = ProgressBar() if is_watched() else ProgressLines()
-        secrets = secrets_for_ranks(self.config.environment)
+        secrets = secrets_for_ranks(self.run_config.environment)
         with open_run(settings, named, stop, secrets) as tracked, closing(bar):
             self.mlflow_run_id = None if tracked is None else tracked.run_id
             launcher = self._launcher()
@@ -193,7 +195,7 @@ class DistributedRunner:
                     settings={
                         "num_proc": self.num_proc,
                         "backend": self.backend.name,
-                        **self.config.chosen(),
+                        **self.run_config.chosen(),
                     },
                     converters=call.conversions,
                     application_id=launcher.application_id,
@@ -201,18 +203,18 @@ class DistributedRunner:
             attempt = AttemptSpec(
                 backend=self.backend.name,
                 function=call.packed,
-                config=self.config,
+                config=self.run_config,
                 run=time.strftime("%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:8],
                 number=0 if tracked is None else tracked.first_attempt,
                 search_path=tuple(driver_search_path()),
                 driver_files=own_files(),
-                variables=driver_variables(self.config.environment),
-                spare_seconds=spare_seconds(self.config),
+                variables=driver_variables(self.run_config.environment),
+                spare_seconds=spare_seconds(self.run_config),
             )
             shown = [bar, *self.reports, *reports]
             self._stops.append(stop)
             try:
-                with stop.after(self.config.time_limit_seconds), watched(tracked, stop):
+                with stop.after(self.run_config.time_limit_seconds), watched(tracked, stop):
                     value = run_with_restarts(launcher, attempt, tracked, shown, stop)
                 # A training that was asked to end early continues when it is called again.
                 if tracked is not None and named is not None and not stop.reason:
@@ -268,4 +270,4 @@ class DistributedRunner:
         # Imported late: ranks of this host need no Spark.
         from sparkdl_runner.launch.driver.spark.launcher import SparkLauncher
 
-        return SparkLauncher(self.num_proc, self.backend, self.config)
+        return SparkLauncher(self.num_proc, self.backend, self.run_config)

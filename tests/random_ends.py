@@ -158,7 +158,7 @@ def run(plan: Plan, uri: str, outages: Outages) -> list[str]:
     from mlflow import MlflowClient
 
     config = RunConfig(tracking=Tracking(tracking_uri=uri, report=False))
-    runner = DistributedRunner(num_proc=-plan.ranks, backend="horovod", config=config)
+    runner = DistributedRunner(num_proc=-plan.ranks, backend="horovod", run_config=config)
     with tempfile.TemporaryDirectory() as folder:
 
         def end_the_server() -> None:

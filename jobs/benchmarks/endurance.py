@@ -93,7 +93,7 @@ def _output_cost(rounds: int, seconds: float) -> dict[str, float]:
 
     spark = start_spark("sparkdl_runner endurance benchmark", slots=RANKS)
     runner = DistributedRunner(
-        num_proc=RANKS, backend="torch", config=RunConfig(driver_log_verbosity="all")
+        num_proc=RANKS, backend="torch", run_config=RunConfig(driver_log_verbosity="all")
     )
     speeds, lines, seen, dropped = [], 0, 0, 0
     for _ in range(rounds):

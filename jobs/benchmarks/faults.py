@@ -210,7 +210,7 @@ def _break(spark: Any, backend: str, fault: Fault, converter: Any, mark: Path) -
     notes = io.StringIO()
     try:
         with contextlib.redirect_stderr(notes):
-            DistributedRunner(num_proc=RANKS, backend=backend, config=config).run(
+            DistributedRunner(num_proc=RANKS, backend=backend, run_config=config).run(
                 work_of_a_rank(), backend=backend, fault=fault, converter=converter, mark=str(mark)
             )
     except RunnerError as caught:

@@ -71,7 +71,7 @@ def _here(arguments: list[str]) -> None:
 
     config = RunConfig(tracking=False, driver_log_verbosity="log_callback_only")
     backend = "tensorflow" if arguments[0] == "tensorflow" else "torch"
-    runner = DistributedRunner(num_proc=-RANKS, backend=backend, config=config)
+    runner = DistributedRunner(num_proc=-RANKS, backend=backend, run_config=config)
     runner.run_script(SCRIPT, arguments)
 
 

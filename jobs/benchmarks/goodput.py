@@ -149,7 +149,7 @@ def _distributed_runner(
         spare_seconds=spare_seconds,
         tracking=False,
     )
-    runner = DistributedRunner(num_proc=RANKS, backend="torch", config=config)
+    runner = DistributedRunner(num_proc=RANKS, backend="torch", run_config=config)
     return lambda: runner.run(training(under_ray=False), given)
 
 

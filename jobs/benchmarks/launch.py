@@ -85,7 +85,7 @@ def _torch_work() -> Callable[[], float]:
 def _horovod_runner(np: int = RANKS, spare_seconds: float = 0) -> Launcher:
     from sparkdl_runner import HorovodRunner, RunConfig
 
-    runner = HorovodRunner(np=np, config=RunConfig(spare_seconds=spare_seconds))
+    runner = HorovodRunner(np=np, run_config=RunConfig(spare_seconds=spare_seconds))
     return lambda: runner.run(_horovod_work())
 
 
@@ -93,7 +93,7 @@ def _distributed_runner(num_proc: int = RANKS, spare_seconds: float = 0) -> Laun
     from sparkdl_runner import DistributedRunner, RunConfig
 
     config = RunConfig(spare_seconds=spare_seconds)
-    runner = DistributedRunner(num_proc=num_proc, backend="torch", config=config)
+    runner = DistributedRunner(num_proc=num_proc, backend="torch", run_config=config)
     return lambda: runner.run(_torch_work())
 
 

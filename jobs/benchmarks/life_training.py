@@ -52,7 +52,7 @@ def main() -> None:
     tracking = Tracking(
         tracking_uri=f"sqlite:///{folder}/mlflow.db", report=False, system_metrics=False
     )
-    runner = DistributedRunner(num_proc=-2, config=RunConfig(name="life", tracking=tracking))
+    runner = DistributedRunner(num_proc=-2, run_config=RunConfig(name="life", tracking=tracking))
     value = runner.run(train, f"{folder}/checkpoints", steps, step_seconds)
     print(json.dumps({**value, "run_id": runner.mlflow_run_id}), flush=True)
 

@@ -85,9 +85,9 @@ def is_good(report: Mapping[str, Any]) -> bool:
 def _calls(url: str, count: int) -> dict[str, float]:
     """Microseconds of one call in rank 0, of ours and, a thousandth as many, of MLflow's."""
     ours = _runner(url, num_proc=-1).run(_time_our_calls, count=count)
-    theirs = DistributedRunner(num_proc=-1, backend="torch", config=RunConfig(tracking=False)).run(
-        _time_mlflow_calls, url=url, count=max(1, count // 1000)
-    )
+    theirs = DistributedRunner(
+        num_proc=-1, backend="torch", run_config=RunConfig(tracking=False)
+    ).run(_time_mlflow_calls, url=url, count=max(1, count // 1000))
     return {**ours, **theirs}
 
 
@@ -140,7 +140,7 @@ def _runner(url: str, *, num_proc: int) -> DistributedRunner:
         tracking_uri=url, experiment="benchmark", report=False, delivery_timeout_seconds=300
     )
     config = RunConfig(tracking=tracking, driver_log_verbosity="log_callback_only")
-    return DistributedRunner(num_proc=num_proc, backend="torch", config=config)
+    return DistributedRunner(num_proc=num_proc, backend="torch", run_config=config)
 
 
 def _count_metrics(url: str, run_id: str | None) -> int:

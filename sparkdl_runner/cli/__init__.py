@@ -5,6 +5,7 @@ What every command line needs (flags, exit codes, near misses) is here too, for 
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 from collections.abc import Sequence
@@ -20,21 +21,36 @@ _JOBS_NEED = {"pydantic", "yaml"}
 
 # By name: the module whose add_parser(subparsers) sets it up, and one line of help. Only the chosen
 # one is imported: doctor must run where what others need is missing.
-_COMMANDS = {
-    "doctor": ("doctor.command", "say what would keep a run from working here, and what to do"),
-    "run": (
-        "jobs.run_function",
-        "run a script or a function as ranks: run train.py --np 2 -- ARGS",
-    ),
-    "convert": ("jobs.convert", "convert a table or files, for every rank to read its shard"),
-    "train": ("jobs.train", "run a training that a configuration describes, in one MLflow run"),
-    "score": ("jobs.score", "apply a model of MLflow's to a table"),
-    "tune": ("jobs.tune", "search for good hyperparameters, each trial a training"),
-    "where": ("cli.where", "print the path of a job's file, for spark-submit: where jobs/train.py"),
-    "deliver": ("tracking.command", "bring to MLflow what trainings could not"),
-    "checkpoints": ("checkpoint.command", "list or verify checkpoints"),
-    "build-horovod": ("cli.build_horovod", "build Horovod for the torch that is installed"),
+_GROUPS = {
+    "before anything else": {
+        "doctor": ("doctor.command", "say what would keep a run from working here, and what to do"),
+        "build-horovod": ("cli.build_horovod", "build Horovod for the torch that is installed"),
+    },
+    "train": {
+        "run": ("jobs.run_function", "run a script or a function as ranks"),
+        "train": ("jobs.train", "run a training that a configuration describes, with MLflow"),
+        "tune": ("jobs.tune", "search for good hyperparameters, each trial a training"),
+    },
+    "tables": {
+        "convert": ("jobs.convert", "convert a table or files, for every rank to read its shard"),
+        "score": ("jobs.score", "apply a model of MLflow's to a table"),
+    },
+    "afterwards": {
+        "checkpoints": ("checkpoint.command", "list or verify checkpoints"),
+        "deliver": ("tracking.command", "bring to MLflow what trainings could not"),
+    },
+    "for spark-submit": {
+        "where": ("cli.where", "print the path of a job's file: where jobs/train.py"),
+    },
 }
+_COMMANDS = {name: found for group in _GROUPS.values() for name, found in group.items()}
+_EXAMPLES = """\
+for example:
+  sparkdl-runner doctor --np 2
+  sparkdl-runner run train.py --np 2 -- --epochs 3
+  sparkdl-runner train --example digits --np -2 --backend torch
+  sparkdl-runner train --help
+"""
 
 
 def command(argv: Sequence[str] | None = None) -> None:
@@ -58,15 +74,15 @@ def _run(argv: Sequence[str], chosen: str) -> int | None:
     if chosen and chosen not in _COMMANDS:
         raise ConfigError(f"there is no command {chosen!r}{did_you_mean(chosen, _COMMANDS)}")
     parser = Parser(
-        prog="sparkdl-runner", description="Distributed training on Spark, from the command line."
+        prog="sparkdl-runner",
+        description="Distributed training on Spark, from the command line.",
+        epilog=f"{_listed()}\n\n{_EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=sparkdl_runner.__version__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, (module, summary) in _COMMANDS.items():
-        if name == chosen:
-            _import(name, module).add_parser(commands)
-        else:
-            commands.add_parser(name, help=summary)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", help="one of these:")
+    if chosen:
+        _import(chosen, _COMMANDS[chosen][0]).add_parser(commands)
     # argparse takes what follows -- for its own, in ways that differ between its versions.
     own = list(argv[: argv.index("--")] if "--" in argv else argv)
     arguments = parser.parse_args(own)
@@ -74,6 +90,14 @@ def _run(argv: Sequence[str], chosen: str) -> int | None:
     if arguments.more and not getattr(arguments, "takes_more", False):
         raise ConfigError(f"{chosen} takes nothing after --; only run does, for a script.")
     return arguments.run(arguments)  # type: ignore[no-any-return]
+
+
+def _listed() -> str:
+    """The commands, by groups, which argparse has for flags alone."""
+    return "\n\n".join(
+        "\n".join([f"{title}:", *(f"  {name:<15}{told}" for name, (_, told) in group.items())])
+        for title, group in _GROUPS.items()
+    )
 
 
 def _import(command: str, module: str) -> ModuleType:

@@ -11,11 +11,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from sparkdl_runner.base import renamed
 from sparkdl_runner.base.nearest import nearest
+from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError, ScriptExitedError
 
 DONE = 0
@@ -44,6 +46,8 @@ class Parser(argparse.ArgumentParser):
 
     pairs_flag = ""
     """The flag by which arguments of a person's own function are given, if there is one."""
+    earlier_flags: Mapping[str, str] = {}
+    """Today's flags by earlier ones, which are taken with a warning."""
     takes_more = False
     """Whether arguments of a person's own script follow after ``--``."""
 
@@ -61,10 +65,19 @@ class Parser(argparse.ArgumentParser):
 
         Of a command that has others below it, each reads its own.
         """
-        found, unknown = super().parse_known_args(args, namespace)
+        given = [self._todays(text) for text in (sys.argv[1:] if args is None else args)]
+        found, unknown = super().parse_known_args(given, namespace)
         if unknown:
             self.error(f"there is no {unknown[0]}{self._meant(unknown[0].partition('=')[0])}")
         return found, unknown
+
+    def _todays(self, text: str) -> str:
+        flag, equals, value = text.partition("=")
+        if flag not in self.earlier_flags:
+            return text
+        today = self.earlier_flags[flag]
+        tell(renamed.sentence(flag, today))
+        return f"{today}{equals}{value}"
 
     def _meant(self, given: str) -> str:
         flags = self._flags()

@@ -33,7 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument(
-        "--np", type=_count, default=2, metavar="N", help="how many ranks are wanted (default: 2)"
+        *("--num-proc", "--np"),
+        type=_count,
+        default=2,
+        metavar="N",
+        help="how many ranks are wanted (default: 2)",
     )
     parser.add_argument(
         "--backend",
@@ -81,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Looks at everything and prints the report."""
     question = Question(
-        num_proc=arguments.np,
+        num_proc=arguments.num_proc,
         master=arguments.master,
         backends=tuple(BACKENDS) if arguments.backend == "all" else (arguments.backend,),
         gpus=arguments.gpu,

@@ -21,6 +21,7 @@ from pyspark.ml.util import (
 )
 from pyspark.sql.utils import is_remote
 
+from sparkdl_runner.base.renamed import renamed, sentence, warn, with_todays_names
 from sparkdl_runner.base.version import __version__
 from sparkdl_runner.estimator.horovod_names import refuse_other_names, refuses_other_names
 from sparkdl_runner.estimator.model import TorchModel
@@ -50,8 +51,9 @@ from sparkdl_runner.training.fitting.preparation import check_settings, selectio
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# The runner logs the others itself, such as batch_size_per_rank.
-_LOGGED = sorted(OPTIONS.keys() - {"batch_size_per_rank"})
+# The rank's own batch is logged by the runner, as batch_size_per_rank.
+_LOGGED = sorted(OPTIONS.keys() - {"batch_size"})
+_EARLIER = {"batch_size_per_rank": "batch_size", "config": "run_config"}
 
 
 @documented
@@ -61,19 +63,20 @@ class TorchEstimator(
     """Fits a ``torch.nn.Module`` to a DataFrame, on all ranks of a run.
 
     Every argument is a Param of Spark ML, with ``set…`` and ``get…`` methods as Spark's own
-    estimators have (``setBatchSizePerRank``), so that grids can go over it; ``explainParams()``
+    estimators have (``setBatchSize``), so that grids can go over it; ``explainParams()``
     prints what each means. None leaves a Param at its default.
 
     Args:
         num_proc: How many ranks: positive for so many barrier tasks of Spark, negative for
             processes on this host, 0 for all slots; by default 1.
         backend: "torch", the default, or "horovod".
-        config: A ``RunConfig``: how ranks are started and watched.
+        run_config: A ``RunConfig``: how ranks are started and watched.
         predictionCol: The column of predictions.
         probabilityCol: The column of a class's probabilities.
         rawPredictionCol: The column of the model's own scores.
     """
 
+    @renamed(**_EARLIER)
     @refuses_other_names
     @keyword_only
     def __init__(
@@ -92,7 +95,7 @@ class TorchEstimator(
         class_weights: Any = None,
         loss_weights: Any = None,
         validation: float | str | None = None,
-        batch_size_per_rank: int | None = None,
+        batch_size: int | None = None,
         epochs: int | None = None,
         lr_scheduler: Any = None,
         warmup_epochs: float | None = None,
@@ -111,7 +114,7 @@ class TorchEstimator(
         fill_value: float | None = None,
         pad: Any = None,
         images: Any = None,
-        config: Any = None,
+        run_config: Any = None,
         predictionCol: str | None = None,  # noqa: N803
         probabilityCol: str | None = None,  # noqa: N803
         rawPredictionCol: str | None = None,  # noqa: N803
@@ -122,6 +125,7 @@ class TorchEstimator(
 
     def setParams(self, **params: Any) -> TorchEstimator:  # noqa: N802
         """Sets Params by name."""
+        params = with_todays_names(params, _EARLIER, lambda told: warn(told, stacklevel=4))
         known = [param.name for param in self.params]
         refuse_other_names(type(self).__name__, params, known)
         return self._set(**params)
@@ -175,7 +179,7 @@ class TorchEstimator(
     def _fit(self, dataset: DataFrame) -> TorchModel:
         model = self._fit_on(dataset, Conversions(dataset))
         if model.run_id is not None:
-            log_fitted(model, self._value("config") or RunConfig())
+            log_fitted(model, self._value("run_config") or RunConfig())
         return model
 
     def _fit_on(self, dataset: DataFrame, conversions: Conversions) -> TorchModel:
@@ -226,10 +230,10 @@ class TorchEstimator(
         runner = DistributedRunner(
             num_proc=self.getOrDefault("num_proc"),
             backend=self.getOrDefault("backend"),
-            config=self._value("config"),
+            run_config=self._value("run_config"),
         )
         if runner.num_proc >= 0:
-            launch_checks.check(require_spark_context(), runner.backend, runner.config)
+            launch_checks.check(require_spark_context(), runner.backend, runner.run_config)
         return runner
 
     def _plan(self) -> TrainingPlan:
@@ -239,9 +243,13 @@ class TorchEstimator(
         return checked({name: self._value(name) for name in OPTIONS})
 
 
+def _camel(name: str) -> str:
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+
+
 def _add_accessors(name: str) -> None:
-    """Gives ``batch_size_per_rank`` a ``setBatchSizePerRank`` and a ``getBatchSizePerRank``."""
-    camel = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+    """Gives ``batch_size`` a ``setBatchSize`` and a ``getBatchSize``."""
+    camel = _camel(name)
 
     def setter(self: TorchEstimator, value: Any) -> TorchEstimator:
         return self._set(**{name: value})
@@ -255,9 +263,26 @@ def _add_accessors(name: str) -> None:
         setattr(TorchEstimator, method.__name__, method)
 
 
+def _add_earlier(name: str, today: str) -> None:
+    """Gives a Param its attribute and accessors of an earlier name, which warn."""
+
+    def earlier_of(of_today: str) -> Any:
+        def get(self: TorchEstimator) -> Any:
+            warn(sentence(name, today), stacklevel=3)
+            return getattr(self, of_today)
+
+        return property(get)
+
+    setattr(TorchEstimator, name, earlier_of(today))
+    for prefix in ("set", "get"):
+        setattr(TorchEstimator, prefix + _camel(name), earlier_of(prefix + _camel(today)))
+
+
 for _name, _param in vars(TorchEstimatorParams).items():
     if isinstance(_param, Param):
         _add_accessors(_name)
+for _name, _today in _EARLIER.items():
+    _add_earlier(_name, _today)
 
 
 _FORMAT = 1
@@ -313,7 +338,8 @@ class EstimatorReader(MLReader["TorchEstimator"]):
         estimator._resetUid(metadata["uid"])
         trusted = is_trusted(self._trust)
         for name, value in metadata["paramMap"].items():
-            estimator._set(**{name: decode(name, value, trust=trusted)})
+            today = _EARLIER.get(name, name)
+            estimator._set(**{today: decode(today, value, trust=trusted)})
         return estimator
 
 

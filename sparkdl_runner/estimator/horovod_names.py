@@ -13,13 +13,12 @@ Init = TypeVar("Init", bound=Callable[..., None])
 
 RENAMED = {
     "backward_passes_per_step": "gradient_accumulation_steps",
-    "batch_size": "batch_size_per_rank",
     "loss_constructors": "loss",
     "random_seed": "seed",
     "run_id": "checkpoint_dir",
     "train_minibatch_fn": "train_step",
-    "val_batch_size": "batch_size_per_rank",
-    "verbose": "config",
+    "val_batch_size": "batch_size",
+    "verbose": "run_config",
 }
 _LOADER = "the loader shuffles and shares out all rows by itself; leave it out"
 _COLUMNS = "select or compute the columns in the DataFrame, and leave it out"

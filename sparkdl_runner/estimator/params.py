@@ -28,8 +28,8 @@ class TorchEstimatorParams(Params):
         kinds.whole(None),
     )
     backend = _param("backend", "'torch' or 'horovod'", kinds.choice("torch", "horovod"))
-    config = _param(
-        "config", "a RunConfig: how ranks are started and watched", kinds.instance(RunConfig)
+    run_config = _param(
+        "run_config", "a RunConfig: how ranks are started and watched", kinds.instance(RunConfig)
     )
     predictionCol = _param(  # noqa: N815
         "predictionCol", "the column of predictions", kinds.text

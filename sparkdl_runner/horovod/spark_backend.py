@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from sparkdl_runner.base.nearest import nearest
+from sparkdl_runner.base.renamed import renamed
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.agent.worker_environment import HOSTS_OWN
 from sparkdl_runner.launch.config import RunConfig
@@ -24,7 +25,14 @@ _WITHOUT_EFFECT = (
     *_STREAMS,
     *("verbose", "prefix_output_with_timestamp", "nics", "use_gloo", "use_mpi"),
 )
-_KNOWN = ("num_proc", "driver_log_verbosity", "config", "env", "start_timeout", *_WITHOUT_EFFECT)
+_KNOWN = (
+    "num_proc",
+    "driver_log_verbosity",
+    "run_config",
+    "env",
+    "start_timeout",
+    *_WITHOUT_EFFECT,
+)
 
 
 class SparkBackend:
@@ -37,7 +45,7 @@ class SparkBackend:
         num_proc: As ``DistributedRunner`` takes it: a positive number of ranks in a barrier stage,
             a negative one of processes on this host, or 0 for as many as the cluster has slots.
         driver_log_verbosity: As in ``RunConfig``, whose value is taken if this is None.
-        config: Everything else that has a sensible default.
+        run_config: Everything else that has a sensible default.
         env: As Horovod's: variables for the ranks, besides those of ``RunConfig.environment``.
         start_timeout: As Horovod's: ``RunConfig.start_timeout_seconds``, if it is given.
         **of_horovod: Arguments of ``horovod.spark.run`` that are of no effect here: ``stdout``,
@@ -45,7 +53,7 @@ class SparkBackend:
             ``use_mpi``. A stream other than the console is told of by a warning.
 
     Raises:
-        TypeError: ``num_proc`` is no int, ``config`` no RunConfig, or there is no such argument.
+        TypeError: ``num_proc`` is no int, ``run_config`` no RunConfig, or an argument unknown.
         ValueError: There is no such verbosity.
 
     Example:
@@ -53,26 +61,27 @@ class SparkBackend:
         >>> TorchEstimator(backend=backend, store=create_store(url), …).fit(df)  # doctest: +SKIP
     """
 
+    @renamed(config="run_config")
     def __init__(
         self,
         num_proc: int = 0,
         *,
         driver_log_verbosity: str | None = None,
-        config: RunConfig | None = None,
+        run_config: RunConfig | None = None,
         env: Mapping[str, str] | None = None,
         start_timeout: float | None = None,
         **of_horovod: Any,
     ) -> None:
         _check_horovods(of_horovod)
         if start_timeout is not None:
-            config = replace(config or RunConfig(), start_timeout_seconds=start_timeout)
+            run_config = replace(run_config or RunConfig(), start_timeout_seconds=start_timeout)
         runner = DistributedRunner(
             num_proc=num_proc,
             backend="horovod",
             driver_log_verbosity=driver_log_verbosity,
-            config=config,
+            run_config=run_config,
         )
-        self._num_proc, self._config = num_proc, runner.config
+        self._num_proc, self._run_config = num_proc, runner.run_config
         self._env = dict(env or {})
         self.mlflow_run_id: str | None = None
         """The MLflow run of the last ``fit``; None if it had none."""
@@ -106,7 +115,7 @@ class SparkBackend:
         runner = DistributedRunner(
             num_proc=self._num_proc,
             backend="horovod",
-            config=_with_variables(self._config, {**self._env, **(env or {})}),
+            run_config=_with_variables(self._run_config, {**self._env, **(env or {})}),
         )
         try:
             return runner.gather(_quiet(fn), *args, **kwargs)
@@ -122,7 +131,7 @@ class SparkBackend:
         if self._num_proc:
             return abs(self._num_proc)
         context = require_spark_context()
-        return wait_for_slots(context, 0, self._config, profile=rank_profile(context))
+        return wait_for_slots(context, 0, self._run_config, profile=rank_profile(context))
 
 
 def _check_horovods(given: Mapping[str, Any]) -> None:
@@ -133,7 +142,7 @@ def _check_horovods(given: Mapping[str, Any]) -> None:
             warnings.warn(
                 f"SparkBackend: {name} is {value!r:.100}, and ranks' output is shown on the "
                 "driver's console; RunConfig(log_directory=…) keeps all of it in files.",
-                stacklevel=3,
+                stacklevel=4,
             )
 
 

@@ -82,9 +82,9 @@ JOB = Command(
     summary="Convert a table or files into a folder that every rank reads its shard of.",
     example="""
         for example:
-          convert.py --source main.shop.orders --output /Volumes/main/shop/conversions/orders
-          convert.py --source /data/orders.csv --output /data/conversions/orders --mode overwrite
-          convert.py --config convert.yaml
+          sparkdl-runner convert --source main.shop.orders --output /Volumes/main/shop/orders
+          sparkdl-runner convert --source /data/orders.csv --output /data/orders --mode overwrite
+          sparkdl-runner convert --config convert.yaml
 
         convert.yaml:
           source:

@@ -23,9 +23,9 @@ def add_parser(subparsers: Any) -> None:
         epilog="What torchrun does with a script, and what rank 0 of a function returns:\n"
         "  sparkdl-runner run train.py --np 4 -- --epochs 3\n"
         "  sparkdl-runner run -m package.train --np 4 -- --epochs 3\n"
-        "  sparkdl-runner run train.py:main --np 4 --arguments epochs=3\n"
+        "  sparkdl-runner run train.py:main --np 4 --hyperparameters epochs=3\n"
         "To give a function data, checkpoints or settings of MLflow, let train run it:\n"
-        "  sparkdl-runner train --function module:function --num-proc 2\n"
+        "  sparkdl-runner train --function module:function --np 2\n"
         "train --help has the rest.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -48,7 +48,7 @@ def add_parser(subparsers: Any) -> None:
         "as '*.yaml' or data/",
     )
     parser.add_argument(
-        "--np",
+        *("--num-proc", "--np"),
         type=int,
         required=True,
         metavar="N",
@@ -61,10 +61,11 @@ def add_parser(subparsers: Any) -> None:
         help="what it calls: torch.distributed.init_process_group() (torch, the "
         "default), hvd.init() (horovod), or MultiWorkerMirroredStrategy() (tensorflow)",
     )
-    as_pairs(parser, "--arguments", "the function's arguments")
-    parser.pairs_flag = "--arguments"
+    as_pairs(parser, "--hyperparameters", "the function's arguments")
+    parser.pairs_flag = "--hyperparameters"
+    parser.earlier_flags = {"--arguments": "--hyperparameters", "--runner": "--run-config"}
     parser.takes_more = True
-    as_pairs(parser, "--runner", "settings of RunConfig, such as max_restarts=2")
+    as_pairs(parser, "--run-config", "settings of RunConfig, such as max_restarts=2")
     parser.set_defaults(run=_run, takes_more=True)
 
 
@@ -78,16 +79,16 @@ def _run(arguments: argparse.Namespace) -> None:
         )
     if kind == "function" and (more or arguments.files):
         raise ConfigError(
-            f"{what} is a function, whose arguments are given by --arguments NAME=VALUE; "
+            f"{what} is a function, whose arguments are given by --hyperparameters NAME=VALUE; "
             f"{'--files' if arguments.files else 'what follows --'} is for a script."
         )
     given = {
         kind: what,
         "args": more,
         "files": arguments.files,
-        "num_proc": arguments.np,
+        "num_proc": arguments.num_proc,
         "backend": arguments.backend,
-        "hyperparameters": dict(arguments.arguments),
-        "runner": dict(arguments.runner),
+        "hyperparameters": dict(arguments.hyperparameters),
+        "run_config": dict(arguments.run_config),
     }
     train.train(load(TrainSettings, None, given))

@@ -129,7 +129,7 @@ JOB = Command(
     summary="Apply a model of MLflow's to every row of a table, and write rows and predictions.",
     example="""
         for example:
-          score.py --model models:/digits@champion --trust true --source digits --output scored
+          sparkdl-runner score --model models:/digits@best --trust true --source t --output scored
 
         score.yaml:
           model: models:/digits@champion

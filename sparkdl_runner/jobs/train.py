@@ -29,8 +29,8 @@ def run(settings: TrainSettings) -> None:
 
 def named_after_its_job(settings: TrainSettings) -> TrainSettings:
     """The settings with the name of a scheduler's job, unless the user gave one."""
-    chosen = settings.name is not None or (settings.mlflow and settings.mlflow.run_id is not None)
-    if chosen or not settings.tracking:
+    chosen = settings.name is not None or settings.resumed
+    if chosen or not settings.wanted_tracking:
         return settings
     found = job_name(settings.model_dump(mode="json", exclude_unset=True))
     if found is None:
@@ -47,13 +47,13 @@ def train(settings: TrainSettings) -> tuple[Any, str | None, Phases]:
         The value, the id of the MLflow run if there is one, and how long it took.
     """
     with prepared(settings) as training:
-        value, run_id = training.run(settings.hyperparameters, settings.tracking)
+        value, run_id = training.run(settings.hyperparameters, settings.wanted_tracking)
         training.phases.end("train")
         if settings.script_place is None:
             print(f"rank 0 returned {value!r}"[:_MOST_CHARACTERS], flush=True)
         # Also of a training that has finished: the job may have died before this.
-        if run_id and settings.mlflow and settings.mlflow.registered_model_name:
-            name, alias = settings.mlflow.registered_model_name, settings.mlflow.alias
+        if run_id and settings.tracking and settings.tracking.registered_model_name:
+            name, alias = settings.tracking.registered_model_name, settings.tracking.alias
             mlflow_run.register(run_id, name, alias)
     training.phases.end("stop Spark")
     return value, run_id, training.phases
@@ -72,10 +72,10 @@ JOB = Command(
     summary="Train as allreduce ranks on Spark, in one MLflow run: by a function, or a model.",
     example="""
         for example:
-          train.py --example digits --num-proc 2 --backend torch
-          train.py --function my_package.training:train --num-proc 8 --hyperparameters epochs=3
-          train.py --script train.py --num-proc 8 --args '[--epochs, "3"]'
-          train.py --config train.yaml --num-proc 16
+          sparkdl-runner train --example digits --np 2 --backend torch
+          sparkdl-runner train --function shop.training:train --np 8 --hyperparameters epochs=3
+          sparkdl-runner train --script train.py --np 8 --args '[--epochs, "3"]'
+          sparkdl-runner train --config train.yaml --np 16
 
         train.yaml:
           function: my_package.training:train
@@ -86,8 +86,8 @@ JOB = Command(
             test_data: {table: main.shop.test, columns: [features, label]}
           hyperparameters: {epochs: 3, batch_size: 64}
           checkpoint_url: /data/checkpoints              # each training has a folder in it
-          runner: {max_restarts: 2}
-          mlflow: {experiment: /Shared/shop, registered_model_name: shop, alias: champion}
+          run_config: {max_restarts: 2}
+          tracking: {experiment: /Shared/shop, registered_model_name: shop, alias: champion}
 
         or, without a function:
           num_proc: 8
@@ -101,7 +101,7 @@ JOB = Command(
           metrics:
             accuracy: {class: torchmetrics.classification:MulticlassAccuracy, num_classes: 10}
           epochs: 5
-          mlflow: {experiment: /Shared/shop, registered_model_name: shop}
+          tracking: {experiment: /Shared/shop, registered_model_name: shop}
     """,
     settings=TrainSettings,
     run=run,

@@ -80,7 +80,7 @@ if __name__ == "__main__":
         slot_wait_seconds=options.slot_wait_seconds,
         tracking=tracking,
     )
-    runner = DistributedRunner(num_proc=2, backend=options.backend, config=config)
+    runner = DistributedRunner(num_proc=2, backend=options.backend, run_config=config)
     first = runner.run(
         count,
         folder=options.folder,

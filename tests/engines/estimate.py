@@ -24,7 +24,7 @@ def fit(spark: SparkSession, cache_url: str) -> None:
         feature_cols=["one", "two"],
         label_cols=["total"],
         num_proc=2,
-        batch_size_per_rank=16,
+        batch_size=16,
         epochs=30,
     ).fit(rows)
     predicted = model.transform(rows)

@@ -134,7 +134,7 @@ class Submitted:
         # A driver that is no pod is root, and its folders are for the pods' user as well.
         umask = ("sh", "-c", 'umask 0; exec "$@"', "sh")
         submit = (*umask, CONF / "submit.sh", "--name", name, *given, *options, script)
-        tracked = ("--mlflow", f"experiment={name}", f"tracking_uri={MLFLOW}")
+        tracked = ("--tracking", f"experiment={name}", f"tracking_uri={MLFLOW}")
         self._process = cluster.control.start(
             name, *submit, *job, *tracked, environment=environment
         )
@@ -251,7 +251,7 @@ class Stepping(Submitted):
             *("--name", name, "--num-proc", "2"),
             *("--checkpoint-url", f"{SHARED}/{name}/checkpoints"),
             *("--hyperparameters", f"folder={SHARED}/{name}", f"backend={backend}"),
-            *("--runner", "max_restarts=100", *runner),
+            *("--run-config", "max_restarts=100", *runner),
             options=options,
         )
 

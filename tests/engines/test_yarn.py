@@ -86,7 +86,7 @@ def server(yarn, store) -> Iterator[str]:
 def test_a_training_in_client_mode(yarn, server, store, tmp_path, backend):
     job = [str(ROOT / "jobs" / "train.py"), "--example", "digits", "--num-proc", "2"]
     job += ["--backend", backend, "--cache-url", f"file://{tmp_path}/cache"]
-    job += ["--mlflow", f"tracking_uri={server}", f"experiment=digits-{backend}"]
+    job += ["--tracking", f"tracking_uri={server}", f"experiment=digits-{backend}"]
     with Submission(yarn, tmp_path / "log", job) as submission:
         assert submission.wait() == 0, submission.output[-6000:]
     (run,) = runs_of(store, f"digits-{backend}")
@@ -111,7 +111,7 @@ def test_a_script_with_arguments(yarn, server, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "train.yaml").write_text(
         f"script: {tmp_path}/script.py\nargs: [--word, two words]\nnum_proc: 2\n"
-        f"mlflow: {{tracking_uri: '{server}', experiment: script}}\n"
+        f"tracking: {{tracking_uri: '{server}', experiment: script}}\n"
     )
     job = [str(ROOT / "jobs" / "train.py"), "--config", str(tmp_path / "train.yaml")]
     with Submission(yarn, tmp_path / "log", job) as submission:
@@ -123,7 +123,7 @@ def test_a_script_with_arguments(yarn, server, tmp_path):
 def test_two_trials_at_a_time(yarn, server, store, tmp_path):
     (tmp_path / "tune.yaml").write_text(
         "example: digits\nnum_proc: 1\nbackend: torch\nhyperparameters: {epochs: 1}\n"
-        f"mlflow: {{tracking_uri: '{server}', experiment: tune}}\n"
+        f"tracking: {{tracking_uri: '{server}', experiment: tune}}\n"
         f"cache_url: file://{tmp_path}/cache\n"
         "tune: {metric: accuracy, trials: 2, search_space: {batch_size: {choices: [16, 32]}}}\n"
     )
@@ -176,7 +176,7 @@ def test_the_command_of_the_page_in_cluster_mode(
     defaults.write_text("\n".join([*kept, *(f"{name} {size}" for name, size in SMALL.items())]))
     (tmp_path / "train.yaml").write_text(
         f"example: digits\nnum_proc: 2\nbackend: {backend}\n"
-        f"mlflow: {{tracking_uri: '{server}', experiment: cluster-{backend}}}\n"
+        f"tracking: {{tracking_uri: '{server}', experiment: cluster-{backend}}}\n"
     )
     command = [str(ROOT / "conf" / "yarn" / "submit.sh"), "--files", "train.yaml"]
     command += [str(ROOT / "jobs" / "train.py"), "--config", "train.yaml"]
@@ -393,7 +393,7 @@ def test_a_folder_that_hosts_do_not_share_is_told_before_the_conversion(yarn, se
     for host in HOSTS:
         yarn.machines[host].run("mount", "-t", "tmpfs", "tmpfs", cache)
     job = [str(ROOT / "jobs" / "train.py"), "--example", "digits", "--num-proc", "2"]
-    job += ["--cache-url", f"file://{cache}", "--mlflow", f"tracking_uri={server}"]
+    job += ["--cache-url", f"file://{cache}", "--tracking", f"tracking_uri={server}"]
     with Submission(yarn, tmp_path / "log", job) as submission:
         assert submission.wait() != 0
     for host in HOSTS:

@@ -28,7 +28,7 @@ def as_ranks(backend: str) -> Launch:
         config = RunConfig(
             tracking=False, hang_timeout_seconds=180, elastic_state_url=str(elastic_state)
         )
-        runner = DistributedRunner(num_proc=-num_proc, backend=backend, config=config)
+        runner = DistributedRunner(num_proc=-num_proc, backend=backend, run_config=config)
         try:
             runner.run_script("foreign.ranks", [str(folder), *arguments], module=True)
         except RunnerError as error:

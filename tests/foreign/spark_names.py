@@ -44,8 +44,8 @@ class LogisticRegression(TorchEstimator):
             optimizer=partial(torch.optim.Adam, lr=0.1),
             loss=torch.nn.functional.cross_entropy,
             num_proc=-1,
-            batch_size_per_rank=2,
-            config=RunConfig(tracking=False),
+            batch_size=2,
+            run_config=RunConfig(tracking=False),
         )
 
     def setMaxIter(self, value: int) -> LogisticRegression:  # noqa: N802

@@ -33,7 +33,7 @@ def check(backend: str, how: str) -> None:
     # Short where it is what is waited for; else a busy machine might have it first.
     deadline = {"hang_timeout_seconds": 10} if how == "stop" else {}
     config = RunConfig(driver_log_verbosity="log_callback_only", **deadline)
-    runner = DistributedRunner(num_proc=2, backend=backend, config=config)
+    runner = DistributedRunner(num_proc=2, backend=backend, run_config=config)
     with pytest.raises(error, match=words) as caught:
         runner.run(rank_functions.fail_in_rank, backend=backend, rank=1, how=how)
     assert caught.value.rank == 1

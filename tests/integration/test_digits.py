@@ -24,8 +24,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 JOB = [str(ROOT / "jobs" / "train.py"), "--example", "digits", "--num-proc", "2"]
 EPOCHS = 10
-QUIET = ("--runner", "driver_log_verbosity=log_callback_only")
-SETTINGS = ("--mlflow", "experiment=digits", "--hyperparameters", f"epochs={EPOCHS}")
+QUIET = ("--run-config", "driver_log_verbosity=log_callback_only")
+SETTINGS = ("--tracking", "experiment=digits", "--hyperparameters", f"epochs={EPOCHS}")
 
 pytestmark = pytest.mark.integration
 
@@ -203,7 +203,7 @@ def test_ends_with_the_same_accuracy_after_a_rank_was_killed_half_way(
     import mlflow
 
     chaos = ("--hyperparameters", "chaos=true", "--checkpoint-url", str(tmp_path / "checkpoints"))
-    restart = ("--runner", "max_restarts=1", "restart_backoff_seconds=1")
+    restart = ("--run-config", "max_restarts=1", "restart_backoff_seconds=1")
     launcher = spark_submit("local[2]")
     done = run_job(tmp_path, "--backend", "horovod", *chaos, *restart, launcher=launcher)
     # Which passes on both of the job's streams as its own stdout.

@@ -139,7 +139,7 @@ def undisturbed(digits: SparkDatasetConverter, home: Path, store: Store) -> dict
                 dist.destroy_process_group()
         return losses
 
-    runner = DistributedRunner(num_proc=2, config=store.config())
+    runner = DistributedRunner(num_proc=2, run_config=store.config())
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(FRAMEWORKS))
         losses = runner.run(train_all, TRAIN, digits, f"{home}/undisturbed")
@@ -182,7 +182,7 @@ def test_each_example_is_short():
 
 @pytest.mark.parametrize("name", list(POINTS))
 def test_a_framework_goes_on_by_its_own_checkpoint(name, digits, home, store, undisturbed, capfd):
-    runner = DistributedRunner(num_proc=-2, config=store.config())
+    runner = DistributedRunner(num_proc=-2, run_config=store.config())
     may_die = home / f"{name}-may-die"
     telling = threading.Thread(
         target=store.tell_when_saved_points_are_there, args=(runner, name, may_die), daemon=True
@@ -235,7 +235,7 @@ def test_mlflows_autolog_of_lightning_logs_to_the_run_once(digits, store):
             )
             trainer.fit(Digits(), loader)
 
-    runner = DistributedRunner(num_proc=-2, config=store.config())
+    runner = DistributedRunner(num_proc=-2, run_config=store.config())
     runner.run(train, digits)
     store.check(runner.mlflow_run_id, [])
     points = store.client.get_metric_history(runner.mlflow_run_id, "autologged")
@@ -292,7 +292,7 @@ def validated(data: SparkDatasetConverter, limits: Sequence[float]) -> list[list
 def test_each_validation_of_lightning_has_all_rows_or_the_same_ones(ranks, tmp_path):
     rows = np.arange(300)
     write_table(tmp_path, {"id": rows, "x": rows.astype(np.float32)})
-    runner = DistributedRunner(num_proc=-ranks, config=RunConfig(tracking=False))
+    runner = DistributedRunner(num_proc=-ranks, run_config=RunConfig(tracking=False))
     found = runner.gather(validated, converter_of(tmp_path), [1.0, 3])
     for validation in zip(*(of_rank for of_rank, _ in found), strict=True):
         assert sorted(row for part in validation for row in part) == rows.tolist()
@@ -344,7 +344,7 @@ def test_a_script_for_accelerate_launch_runs_as_under_it(tmp_path):
     config = RunConfig(tracking=False, environment=flags)
     for ranks in (1, 2):
         here = [str(tmp_path / f"here-{ranks}.json")]
-        DistributedRunner(num_proc=-ranks, config=config).run_script(str(script), here)
+        DistributedRunner(num_proc=-ranks, run_config=config).run_script(str(script), here)
     alone, both = (json.loads((tmp_path / f"here-{ranks}.json").read_text()) for ranks in (1, 2))
     assert alone == json.loads(there.read_text())
     assert (both[0], len(both[1]), both[2]) == (2, 2, "bf16")
@@ -359,7 +359,7 @@ def test_devices_that_disagree_with_the_world_are_refused_in_a_sentence():
         trainer.fit(BoringModel())
 
     with pytest.raises(WorkerFailedError) as raised:
-        DistributedRunner(num_proc=-2, config=RunConfig(tracking=False)).run(train)
+        DistributedRunner(num_proc=-2, run_config=RunConfig(tracking=False)).run(train)
     assert "does not match the world size (2)" in str(raised.value.__cause__)
     assert "devices=int(os.environ['LOCAL_WORLD_SIZE']) (ranks of a host, here 2)" in str(
         raised.value
@@ -386,5 +386,5 @@ def test_lightning_as_it_is_written_for_torch_distributor():
         return trainer.global_step, *places
 
     config = RunConfig(tracking=False, node_view="task")
-    found = DistributedRunner(num_proc=-2, config=config).gather(train)
+    found = DistributedRunner(num_proc=-2, run_config=config).gather(train)
     assert found == [(2, 2, rank, 0, rank) for rank in (0, 1)]

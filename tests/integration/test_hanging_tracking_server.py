@@ -124,7 +124,9 @@ def refusal_of(server: HangingServer, **options: Any) -> str:
     import mlflow  # noqa: F401 - its import takes seconds of its own
 
     tracking = Tracking(tracking_uri=server.url, opening_timeout_seconds=60, **options)
-    runner = DistributedRunner(num_proc=-2, backend="torch", config=RunConfig(tracking=tracking))
+    runner = DistributedRunner(
+        num_proc=-2, backend="torch", run_config=RunConfig(tracking=tracking)
+    )
     environment = dict(os.environ)
     with pytest.raises(LaunchError) as raised:
         runner.run(print)
@@ -148,7 +150,7 @@ def test_what_hangs_is_said_in_time(serve, hangs_at, options, asked_to):
     assert told == (
         f"MLflow at {server.url} gave no answer within 60 s when it was to {asked_to}. Look at the "
         "server's log, and whether its database answers; wait longer, with a greater "
-        "opening_timeout_seconds; or run without MLflow: RunConfig(tracking=False), or mlflow: "
+        "opening_timeout_seconds; or run without MLflow: RunConfig(tracking=False), or tracking: "
         "false for the train job."
     )
 
@@ -188,7 +190,7 @@ def test_a_train_job_that_is_resumed_says_it_and_is_refused(serve, tmp_path, mon
         f"run_id={RUN_ID}",
         "opening_timeout_seconds=5",
     )
-    flags = [part for setting in mlflow_settings for part in ("--mlflow", setting)]
+    flags = [part for setting in mlflow_settings for part in ("--tracking", setting)]
     argv = ["--function", "shop.py:train", "--num-proc", "-1", "--backend", "torch", *flags]
     assert command.main(train.JOB, argv) == 2
     told = capfd.readouterr().err

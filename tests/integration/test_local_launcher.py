@@ -176,7 +176,7 @@ def test_the_value_of_a_rank_that_lingers_counts(capfd):
 
     # It has returned, so that it is no hang either.
     config = RunConfig(hang_timeout_seconds=6, shutdown_grace_seconds=9)
-    runner = HorovodRunner(np=-2, config=config)
+    runner = HorovodRunner(np=-2, run_config=config)
     assert runner.run(main) == "value"
     notes = capfd.readouterr().err
     for rank, culprit in ((0, "the thread 'uploader'"), (1, "upload, which is registered with")):

@@ -46,7 +46,7 @@ def tracking(store: str, request: pytest.FixtureRequest) -> Tracking:
 
 def runner(tracking: Tracking, name: str = "shop", **settings: Any) -> DistributedRunner:
     config = RunConfig(name=name, tracking=tracking, **settings)
-    return DistributedRunner(num_proc=-1, config=config)
+    return DistributedRunner(num_proc=-1, run_config=config)
 
 
 def hold(client: mlflow.MlflowClient, run_id: str, **fields: Any) -> None:
@@ -165,4 +165,4 @@ def test_without_mlflow_it_is_said_what_a_name_needs(monkeypatch):
     with pytest.raises(
         LaunchError, match=r"'shop', which an MLflow run keeps.*MLFLOW_TRACKING_URI"
     ):
-        DistributedRunner(num_proc=-1, config=RunConfig(name="shop")).run(train, steps=1)
+        DistributedRunner(num_proc=-1, run_config=RunConfig(name="shop")).run(train, steps=1)

@@ -89,7 +89,7 @@ def test_a_script_of_torchs_is_one_mlflow_run_of_its_name(
 
     store = new_store(project)
     tracking = Tracking(tracking_uri=store, system_metrics=False, report=False)
-    runner = DistributedRunner(num_proc=-2, config=RunConfig(tracking=tracking))
+    runner = DistributedRunner(num_proc=-2, run_config=RunConfig(tracking=tracking))
     assert runner.run_script("allreduce.py", ["--token", "hush-hush"]) is None
     lines = capfd.readouterr().out.splitlines()
     for rank in (0, 1):

@@ -38,7 +38,7 @@ OF_ONE_RUN = (
 
 def runner(spare_seconds: float = 600, backend: str = "horovod", ranks: int = 1):
     config = RunConfig(tracking=False, spare_seconds=spare_seconds)
-    return DistributedRunner(num_proc=-ranks, backend=backend, config=config)
+    return DistributedRunner(num_proc=-ranks, backend=backend, run_config=config)
 
 
 def pid() -> int:
@@ -212,7 +212,7 @@ def test_spares_end_with_the_process_that_holds_them(tmp_path: Path) -> None:
         "import os, time\n"
         "from sparkdl_runner import DistributedRunner, RunConfig\n"
         "config = RunConfig(tracking=False, spare_seconds=600)\n"
-        "DistributedRunner(num_proc=-1, backend='horovod', config=config).run(os.getpid)\n"
+        "DistributedRunner(num_proc=-1, backend='horovod', run_config=config).run(os.getpid)\n"
         "time.sleep(1)\n"
         "os.kill(os.getpid(), 9)\n"
     )
@@ -222,7 +222,7 @@ def test_spares_end_with_the_process_that_holds_them(tmp_path: Path) -> None:
 
 def test_the_next_call_on_spark_takes_spares(light_spark_ranks: None, spark) -> None:
     config = RunConfig(tracking=False, spare_seconds=600)
-    gang = DistributedRunner(num_proc=2, backend="horovod", config=config)
+    gang = DistributedRunner(num_proc=2, backend="horovod", run_config=config)
     gang.gather(pid)
     deadline = time.monotonic() + 300
     while len({one.pid for one in workers()}) < 4 and time.monotonic() < deadline:
@@ -253,7 +253,7 @@ def test_a_run_that_was_submitted_can_be_cancelled(light_ranks: None) -> None:
 def test_a_run_on_spark_can_be_cancelled_while_it_waits_for_slots(
     light_spark_ranks: None, spark
 ) -> None:
-    gang = DistributedRunner(num_proc=2, backend="horovod", config=RunConfig(tracking=False))
+    gang = DistributedRunner(num_proc=2, backend="horovod", run_config=RunConfig(tracking=False))
     first = gang.submit(time.sleep, 600)
     deadline = time.monotonic() + 300
     while len(workers()) < 2 and time.monotonic() < deadline:
@@ -293,7 +293,7 @@ with spark_session("spares", slots=1):
         if any(map(is_worker, psutil.Process().children(recursive=True))):
             break
         time.sleep(0.05)
-    ran = DistributedRunner(num_proc=1, backend="torch", config=config).run(command)
+    ran = DistributedRunner(num_proc=1, backend="torch", run_config=config).run(command)
     assert ran[ran.index("--spare-seconds") + 1] == "600", ran
 print("taken")
 """

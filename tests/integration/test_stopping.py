@@ -49,7 +49,7 @@ def once_ranks_run(action: Callable[..., None], *arguments: str) -> None:
 
 
 def test_the_driver_asks_and_all_ranks_end_at_one_step():
-    runner = DistributedRunner(num_proc=-2, config=RunConfig(tracking=False))
+    runner = DistributedRunner(num_proc=-2, run_config=RunConfig(tracking=False))
     with pytest.raises(RunnerError, match="runs nothing"):
         runner.request_stop()
     once_ranks_run(runner.request_stop, "it is late")
@@ -70,7 +70,7 @@ def test_the_tag_of_the_run_asks_once(tmp_path, monkeypatch, new_store):
     run = client.create_run("0").info.run_id
     client.set_tag(run, stop_tag.STOP_TAG, "of an earlier attempt")
     config = RunConfig(tracking=Tracking(run_id=run), time_limit_seconds=3600)
-    runner = DistributedRunner(num_proc=-2, backend="horovod", config=config)
+    runner = DistributedRunner(num_proc=-2, backend="horovod", run_config=config)
     once_ranks_run(client.set_tag, run, stop_tag.STOP_TAG, "enough")
     first, second = runner.gather(ask_for_long, "horovod")
     assert first == second

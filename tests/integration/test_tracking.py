@@ -83,7 +83,7 @@ def runner(
 ) -> Any:
     tracking = Tracking(**{"tracking_uri": server.url, "experiment": "tests", **options})
     settings = RunConfig(tracking=tracking, restart_backoff_seconds=0, **(config or {}))
-    return DistributedRunner(num_proc=-2, backend=backend, config=settings)
+    return DistributedRunner(num_proc=-2, backend=backend, run_config=settings)
 
 
 def light(server: TrackingServer, **options: Any) -> Any:
@@ -376,7 +376,7 @@ def test_a_driver_that_died_is_followed_by_another(
         if __name__ == "__main__":
             tracking = Tracking(tracking_uri=sys.argv[1], experiment="tests")
             runner = DistributedRunner(
-                num_proc=-2, backend="torch", config=RunConfig(tracking=tracking)
+                num_proc=-2, backend="torch", run_config=RunConfig(tracking=tracking)
             )
             runner.run(
                 tracked_functions.train_with_checkpoints, url=sys.argv[2], steps=40000, every=20
@@ -534,7 +534,7 @@ def test_credentials_that_may_do_nothing_are_told_as_that() -> None:
     try:
         tracking = Tracking(tracking_uri=f"http://127.0.0.1:{front.server_port}", experiment="x")
         refused = DistributedRunner(
-            num_proc=-2, backend="torch", config=RunConfig(tracking=tracking)
+            num_proc=-2, backend="torch", run_config=RunConfig(tracking=tracking)
         )
         with pytest.raises(LaunchError, match=r"PERMISSION_DENIED.* refuses these credentials"):
             refused.run(tracked_functions.only_log, steps=1)
@@ -569,7 +569,7 @@ def test_a_progress_bar_is_shown_on_a_terminal_with_lines_above_it(
             from sparkdl_runner import DistributedRunner, RunConfig
 
             runner = DistributedRunner(
-                num_proc=-2, backend="horovod", config=RunConfig(tracking=False)
+                num_proc=-2, backend="horovod", run_config=RunConfig(tracking=False)
             )
             runner.run(tracked_functions.only_log, steps=200, pause_seconds=0.01)
             """
@@ -611,7 +611,9 @@ def test_traces_are_kept_by_one_setting_each(
     tracking = Tracking(
         tracking_uri=server.url, experiment="tests", torch_profiler=True, horovod_timeline=True
     )
-    trainer = DistributedRunner(num_proc=-2, backend="horovod", config=RunConfig(tracking=tracking))
+    trainer = DistributedRunner(
+        num_proc=-2, backend="horovod", run_config=RunConfig(tracking=tracking)
+    )
     trainer.run(tracked_functions.traced, steps=15)
     run_id = trainer.mlflow_run_id
     path = "traces/attempt-0/torch-profiler-rank-0.json.gz"

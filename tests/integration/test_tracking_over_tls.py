@@ -139,7 +139,7 @@ def test_certificate_token_and_proxy_are_mlflows(front, monkeypatch, capsys, var
     with serving(Proxy, None) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.server_address[1]}")
         config = RunConfig(tracking=Tracking(tracking_uri=uri, system_metrics=False))
-        runner = DistributedRunner(num_proc=-2, backend="torch", config=config)
+        runner = DistributedRunner(num_proc=-2, backend="torch", run_config=config)
         assert runner.run(train) == {"statuses": "RUNNING RUNNING"}
         client = mlflow.MlflowClient(tracking_uri=uri)
         run = client.get_run(str(runner.mlflow_run_id))

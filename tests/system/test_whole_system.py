@@ -123,8 +123,8 @@ def trained(place, cluster, server, forms, artifacts) -> str:
                 "cache_url": (place / "conversions").as_uri(),
                 "checkpoint_url": (place / "checkpoints").as_uri(),
                 "hyperparameters": HYPERPARAMETERS,
-                "runner": {"max_restarts": 1, "restart_backoff_seconds": 1},
-                "mlflow": {
+                "run_config": {"max_restarts": 1, "restart_backoff_seconds": 1},
+                "tracking": {
                     "tracking_uri": server.url,
                     "experiment": "digits",
                     "run_name": "packed",
@@ -293,8 +293,8 @@ def test_the_same_on_postgresql_where_an_executor_is_lost(
             *(f"{name}={value}" for name, value in HYPERPARAMETERS.items()),
             *("--checkpoint-url", checkpoints.as_uri()),
             *("--cache-url", (place / "conversions").as_uri()),
-            *("--runner", "max_restarts=1", "restart_backoff_seconds=1"),
-            *("--mlflow", f"tracking_uri={url}", "experiment=digits", "run_name=wheel"),
+            *("--run-config", "max_restarts=1", "restart_backoff_seconds=1"),
+            *("--tracking", f"tracking_uri={url}", "experiment=digits", "run_name=wheel"),
             *("registered_model_name=digits", "alias=champion"),
         ],
     ) as training:

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.integration
 
 
 def on_ranks(num_proc: int = -2, **config) -> DistributedRunner:
-    return DistributedRunner(num_proc=num_proc, backend="tensorflow", config=RunConfig(**config))
+    return DistributedRunner(
+        num_proc=num_proc, backend="tensorflow", run_config=RunConfig(**config)
+    )
 
 
 @pytest.fixture(scope="module")

@@ -53,8 +53,8 @@ def test_torch_is_the_default_where_databricks_does_not_say_horovod():
 
 def test_the_verbosity_is_an_argument_or_a_setting():
     quiet = RunConfig(driver_log_verbosity="log_callback_only", max_restarts=1)
-    assert DistributedRunner(num_proc=1, config=quiet).config == quiet
-    loud = DistributedRunner(num_proc=1, driver_log_verbosity="all", config=quiet).config
+    assert DistributedRunner(num_proc=1, run_config=quiet).run_config == quiet
+    loud = DistributedRunner(num_proc=1, driver_log_verbosity="all", run_config=quiet).run_config
     assert loud == RunConfig(driver_log_verbosity="all", max_restarts=1)
     with pytest.raises(ValueError, match="'loud'; it must be one of"):
         DistributedRunner(num_proc=1, driver_log_verbosity="loud")
@@ -79,14 +79,14 @@ def test_seconds_must_be_finite_and_not_negative(value):
 
 def test_config_must_be_a_run_config():
     with pytest.raises(TypeError, match="it must be a RunConfig"):
-        DistributedRunner(num_proc=-1, config={"driver_log_verbosity": "all"})
+        DistributedRunner(num_proc=-1, run_config={"driver_log_verbosity": "all"})
     with pytest.raises(TypeError, match="it must be a RunConfig"):
-        HorovodRunner(np=-1, config={"tracking": False})
+        HorovodRunner(np=-1, run_config={"tracking": False})
 
 
 def test_horovod_runner_takes_all_settings_and_its_verbosity_by_name():
-    runner = HorovodRunner(np=-1, config=RunConfig(tracking=False, max_restarts=2))
-    taken = runner._runner.config
+    runner = HorovodRunner(np=-1, run_config=RunConfig(tracking=False, max_restarts=2))
+    taken = runner._runner.run_config
     assert (taken.tracking, taken.max_restarts) == (False, 2)
     assert taken.driver_log_verbosity == "log_callback_only", "Databricks' default"
 
@@ -94,18 +94,18 @@ def test_horovod_runner_takes_all_settings_and_its_verbosity_by_name():
 @pytest.mark.parametrize("num_proc", [2, -2])
 def test_a_restart_cannot_need_more_ranks_than_there_are(num_proc):
     enough = RunConfig(max_restarts=1, min_num_proc=2)
-    assert DistributedRunner(num_proc=num_proc, config=enough).num_proc == num_proc
+    assert DistributedRunner(num_proc=num_proc, run_config=enough).num_proc == num_proc
     with pytest.raises(
         ValueError, match=rf"min_num_proc is 3, and num_proc={num_proc} starts only 2"
     ):
-        DistributedRunner(num_proc=num_proc, config=RunConfig(min_num_proc=3))
+        DistributedRunner(num_proc=num_proc, run_config=RunConfig(min_num_proc=3))
 
 
 def test_a_range_of_ranks_is_their_number_and_the_least_that_will_do():
     for config in (None, RunConfig(min_num_proc=2)):
-        runner = DistributedRunner(num_proc=(2, 4), config=config)
-        assert (runner.num_proc, runner.config.min_num_proc) == (4, 2)
-    assert DistributedRunner(num_proc=(1, 4)).config.min_num_proc == 1
+        runner = DistributedRunner(num_proc=(2, 4), run_config=config)
+        assert (runner.num_proc, runner.run_config.min_num_proc) == (4, 2)
+    assert DistributedRunner(num_proc=(1, 4)).run_config.min_num_proc == 1
     for wrong in ((4, 2), (0, 2), (-4, -2)):
         with pytest.raises(ValueError, match="it must be the least and the most ranks on Spark"):
             DistributedRunner(num_proc=wrong)
@@ -113,7 +113,7 @@ def test_a_range_of_ranks_is_their_number_and_the_least_that_will_do():
         with pytest.raises(TypeError, match="it must be an int"):
             DistributedRunner(num_proc=wrong)
     with pytest.raises(ValueError, match="min_num_proc is 3; either says with how few"):
-        DistributedRunner(num_proc=(2, 4), config=RunConfig(min_num_proc=3))
+        DistributedRunner(num_proc=(2, 4), run_config=RunConfig(min_num_proc=3))
 
 
 def test_ports_and_networks_are_checked():
@@ -133,7 +133,7 @@ def test_ports_and_networks_are_checked():
 
 
 def test_how_many_ranks_all_slots_make_is_asked_later():
-    DistributedRunner(num_proc=0, config=RunConfig(min_num_proc=3))
+    DistributedRunner(num_proc=0, run_config=RunConfig(min_num_proc=3))
 
 
 def test_main_must_be_callable():

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import pydantic
 from pydantic_core import PydanticCustomError
 
 from sparkdl_runner.base.nearest import did_you_mean
+from sparkdl_runner.base.renamed import with_todays_names
+from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.settings.refusal import sentence
 from sparkdl_runner.jobs.settings.yaml_file import read_yaml
@@ -24,6 +27,10 @@ class Settings(pydantic.BaseModel):
     """Whether a text may be given in place of the mapping."""
     arguments_of_function: ClassVar[str] = ""
     """Which key, if any, holds arguments of a person's own function."""
+    earlier_names: ClassVar[Mapping[str, str]] = {}
+    """Today's name of a key by its earlier one, which is taken with a warning."""
+    groups: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """Keys by the title under which the help lists their flags."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -78,6 +85,21 @@ def settings_like(dataclass: Any, *, without: Iterable[str] = ()) -> type[Datacl
     return made
 
 
+def todays_keys(given: Mapping[str, Any], kind: type[Settings], where: str) -> dict[str, Any]:
+    """What is given by keys, under their names of today; tells of earlier ones once.
+
+    Raises:
+        ConfigError: A key is there by both names.
+    """
+    try:
+        return with_todays_names(
+            given, kind.earlier_names, lambda told: _tell_once(f"{where}: {told}")
+        )
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+_tell_once = functools.cache(tell)
 _Settings = TypeVar("_Settings", bound=Settings)
 
 
@@ -92,7 +114,8 @@ def load(kind: type[_Settings], path: str | None, flags: Mapping[str, Any]) -> _
     Raises:
         ConfigError: Of the first thing that is wrong.
     """
-    found = _put_over({} if path is None else read_yaml(path), flags)
+    written = {} if path is None else todays_keys(read_yaml(path), kind, str(path))
+    found = _put_over(written, flags)
     try:
         return kind.model_validate(found)
     except pydantic.ValidationError as error:

@@ -38,6 +38,7 @@ class Command:
 
     def _help(self) -> dict[str, Any]:
         return {
+            "usage": "%(prog)s [-h] [--config FILE] [FLAGS]",
             "description": self.summary,
             "epilog": f"{textwrap.dedent(self.example).strip()}\n{EXIT_CODES}",
             "formatter_class": argparse.RawDescriptionHelpFormatter,
@@ -55,7 +56,9 @@ def main(job: Command, argv: Sequence[str] | None = None) -> int:
         job: The job.
         argv: Its arguments; None for the process's own.
     """
-    parser = Parser(prog=f"{job.name}.py", **job._help())
+    words = job._help()
+    words["epilog"] = words["epilog"].replace(f"  sparkdl-runner {job.name} ", f"  {job.name}.py ")
+    parser = Parser(prog=f"{job.name}.py", **words)
     add_flags(parser, job.settings)
     return guarded(job.name, lambda: job._begin(parser.parse_args(argv)))
 

@@ -23,16 +23,19 @@ def add_flags(parser: Parser, kind: type[Settings]) -> None:
         kind: The settings.
     """
     parser.add_argument("--config", metavar="FILE", help="YAML with these settings; flags win")
+    parser.earlier_flags = {_flag(name): _flag(today) for name, today in kind.earlier_names.items()}
+    titles = {name: title for title, names in kind.groups.items() for name in names}
+    groups = {title: parser.add_argument_group(title) for title in kind.groups}
     for name, field in kind.model_fields.items():
-        flag = f"--{name.replace('_', '-')}"
+        group = groups[titles[name]] if name in titles else parser
         text = (field.description or "").replace("%", "%%")
         if _is_mapping(field):
-            as_pairs(parser, flag, text, default=argparse.SUPPRESS)
+            as_pairs(group, _flag(name), text, default=argparse.SUPPRESS)
             if name == kind.arguments_of_function:
-                parser.pairs_flag = flag
+                parser.pairs_flag = _flag(name)
         else:
-            parser.add_argument(
-                flag,
+            group.add_argument(
+                *([_flag(name), "--np"] if name == "num_proc" else [_flag(name)]),
                 dest=name,
                 type=str if _is_text(field) else parse_value,
                 default=argparse.SUPPRESS,
@@ -41,7 +44,11 @@ def add_flags(parser: Parser, kind: type[Settings]) -> None:
             )
 
 
-def as_pairs(parser: Parser, flag: str, text: str, default: Any = ()) -> None:
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def as_pairs(parser: argparse._ActionsContainer, flag: str, text: str, default: Any = ()) -> None:
     """Adds a flag whose values are ``key=value``, each as YAML would read it."""
     parser.add_argument(
         flag,

@@ -97,13 +97,13 @@ class Training:
             pack(self.work.main, **arguments)
         except NotPicklableError as error:
             raise ConfigError(str(error)) from None
-        config = self.settings.runner.build()
+        config = self.settings.run_config.build()
         if config.spare_seconds is not None or not self.keeps_spares:
             spare_seconds = config.spare_seconds
         runner = DistributedRunner(
             num_proc=self.settings.num_proc,
             backend=self.settings.backend,
-            config=dataclasses.replace(
+            run_config=dataclasses.replace(
                 config,
                 spare_seconds=spare_seconds,
                 tracking=tracking,
@@ -123,7 +123,7 @@ class Training:
         finally:
             if runner.mlflow_run_id is not None:
                 parameters = self.work.parameters(hyperparameters)
-                secrets = secrets_for_ranks(runner.config.environment)
+                secrets = secrets_for_ranks(runner.run_config.environment)
                 mlflow_run.describe(runner.mlflow_run_id, parameters, written, secrets)
         return value, runner.mlflow_run_id
 
@@ -133,7 +133,7 @@ class Training:
         if parent is None:
             return None
         begin = self.settings.name or time.strftime("training-%Y%m%d-%H%M%S")
-        secrets = [*secrets_of(), *secrets_for_ranks(self.settings.runner.environment)]
+        secrets = [*secrets_of(), *secrets_for_ranks(self.settings.run_config.environment)]
         name = f"{Redactor(secrets).name(begin)}-{uuid.uuid4().hex[:8]}"
         return join_url(storage.qualified(parent, self.spark), name)
 
@@ -172,9 +172,9 @@ def prepared(
         background = stack.enter_context(ThreadPoolExecutor(1))
         mlflow_ready = background.submit(_prepare_mlflow, settings)
         resumed_url = None
-        if settings.mlflow and settings.mlflow.run_id is not None:
+        if resumed := settings.resumed:
             mlflow_ready.result()
-            resumed_url = _resumed_url(settings, settings.mlflow.build(), work.main)
+            resumed_url = _resumed_url(settings, resumed, work.main)
         elif settings.name is not None:
             mlflow_ready.result()
             named = _named_run(settings, work.main)
@@ -234,7 +234,7 @@ def prepared(
 
 
 def _prepare_mlflow(settings: TrainSettings) -> None:
-    if tracking := settings.tracking:
+    if tracking := settings.wanted_tracking:
         mlflow_run.use(tracking)
 
 
@@ -246,8 +246,8 @@ def _named_run(settings: TrainSettings, main: Callable[..., Any]) -> NamedRun:
     """
     from sparkdl_runner.tracking.run.opening.named import NamedRun
 
-    tracking, name = settings.tracking or Tracking(), settings.name or ""
-    rerun, secrets = settings.rerun_finished, secrets_for_ranks(settings.runner.environment)
+    tracking, name = settings.wanted_tracking or Tracking(), settings.name or ""
+    rerun, secrets = settings.rerun_finished, secrets_for_ranks(settings.run_config.environment)
     return NamedRun(tracking, name, work_of(main), rerun_finished=rerun, secrets=secrets)
 
 
@@ -266,7 +266,7 @@ def _resumed_url(
     if url is None and settings.checkpoint_url is not None:
         raise ConfigError(
             f"the MLflow run {run_id} has no checkpoints of this job (no tag "
-            f"{CHECKPOINT_URL_TAG}): leave mlflow.run_id out, to begin anew."
+            f"{CHECKPOINT_URL_TAG}): leave tracking.run_id out, to begin anew."
         )
     if url is not None and not takes(main, "checkpoint_url"):
         raise ConfigError(
@@ -283,6 +283,6 @@ def _check_slots(settings: TrainSettings) -> None:
         LaunchError: They cannot, or not in time.
     """
     context = require_spark_context()
-    config = settings.runner.build()
+    config = settings.run_config.build()
     checks.check(context, get_backend(settings.backend), config)
     slots.wait_for_slots(context, settings.num_proc, config, profile=rank_profile(context))

@@ -16,7 +16,7 @@ def start_early(settings: TrainSettings) -> None:
     Args:
         settings: Of the training.
     """
-    config = settings.runner.build()
+    config = settings.run_config.build()
     seconds = SPARE_SECONDS if config.spare_seconds is None else config.spare_seconds
     if seconds:
         start_spares(settings.num_proc, settings.backend, config, seconds=seconds)

@@ -17,7 +17,10 @@ from sparkdl_runner.launch.config import MOST_NAME_CHARACTERS
 _DATABRICKS_JOB, _DATABRICKS_RUN = "mlflow.databricks.jobID", "mlflow.databricks.jobRunID"
 _AIRFLOW = ("AIRFLOW_CTX_DAG_ID", "AIRFLOW_CTX_TASK_ID", "AIRFLOW_CTX_DAG_RUN_ID")
 # Which trainings of one job are the same: not how or where they run, which a retry may change.
-_NOT_THE_TRAINING = ("num_proc", "runner", "mlflow", "name", "rerun_finished", "cache_url")
+_NOT_THE_TRAINING = ("num_proc", "run_config", "tracking", "name", "rerun_finished", "cache_url")
+
+# A job keeps the name that it had before this key was called otherwise.
+_EARLIER = {"batch_size": "batch_size_per_rank"}
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,11 @@ def job_name(settings: Mapping[str, Any]) -> JobName | None:
         parts, comes_again = [application], True
     if not parts:
         return None
-    what = {key: value for key, value in settings.items() if key not in _NOT_THE_TRAINING}
+    what = {
+        _EARLIER.get(key, key): value
+        for key, value in settings.items()
+        if key not in _NOT_THE_TRAINING
+    }
     digest = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:8]
     text = re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(parts)).strip("-._") or "job"
     if len(text) > (most := MOST_NAME_CHARACTERS - 18):

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkdl_runner.base.nearest import did_you_mean
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs.settings import Settings
+from sparkdl_runner.jobs.settings import Settings, todays_keys
 from sparkdl_runner.jobs.training.named_things import CLASS, function, is_named, maker, thing
 from sparkdl_runner.jobs.training.plan_settings import EarlyStoppingSettings, PlanSettings
 from sparkdl_runner.training.description import kinds
@@ -56,7 +56,7 @@ def put(written: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]
         ConfigError: There is no such place.
     """
     found = dict(written)
-    for place, value in values.items():
+    for place, value in todays_keys(values, PlanSettings, "hyperparameters").items():
         first = place.partition(".")[0]
         if first not in PlanSettings.model_fields:
             near = did_you_mean(first, PlanSettings.model_fields)

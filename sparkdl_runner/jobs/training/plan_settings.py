@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import pydantic
 from pydantic_core import PydanticCustomError
@@ -83,3 +83,5 @@ _KEYS: dict[str, Any] = {
 
 class PlanSettings(pydantic.create_model("PlanSettings", __base__=Settings, **_KEYS)):  # type: ignore[misc]
     """The settings of a training without a function: the options of a training."""
+
+    earlier_names: ClassVar[Mapping[str, str]] = {"batch_size_per_rank": "batch_size"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import pydantic
@@ -18,18 +19,18 @@ from sparkdl_runner.training.description.options import REQUIRED
 _ELSEWHERE = ("tracking", "name", "rerun_finished")
 
 
-class RunnerSettings(settings_like(RunConfig, without=_ELSEWHERE)):  # type: ignore[misc]
+class RunConfigSettings(settings_like(RunConfig, without=_ELSEWHERE)):  # type: ignore[misc]
     """The fields of ``RunConfig`` but for those that are keys of the training itself."""
 
 
-class MlflowSettings(settings_like(Tracking)):  # type: ignore[misc]
+class TrackingSettings(settings_like(Tracking)):  # type: ignore[misc]
     """The fields of ``Tracking``, and the name under which the model is registered."""
 
     registered_model_name: str | None = None
     alias: str | None = None
 
     @pydantic.model_validator(mode="after")
-    def _alias_of_something(self) -> MlflowSettings:
+    def _alias_of_something(self) -> TrackingSettings:
         if self.alias is not None and self.registered_model_name is None:
             raise ValueError("alias needs a registered_model_name")
         return self
@@ -76,12 +77,12 @@ class _FunctionSettings(Settings):
     rerun_finished: bool = pydantic.Field(
         False, description="whether a training of this name that has finished is trained anew"
     )
-    runner: RunnerSettings = pydantic.Field(
+    run_config: RunConfigSettings = pydantic.Field(
         default_factory=dict,
         validate_default=True,
         description="settings of RunConfig, such as max_restarts=2",
     )
-    mlflow: MlflowSettings | Literal[False] | None = pydantic.Field(
+    tracking: TrackingSettings | Literal[False] | None = pydantic.Field(
         None,
         description="settings of Tracking, such as experiment=digits, and registered_model_name "
         "and alias for the model; in YAML also false for no run; without it, there is a run where "
@@ -93,6 +94,18 @@ class TrainSettings(PlanSettings, ScriptSettings, _FunctionSettings):
     """The settings of the train job."""
 
     arguments_of_function: ClassVar[str] = "hyperparameters"
+    groups: ClassVar[Mapping[str, Sequence[str]]] = {
+        "what to train": ("function", "hyperparameters", "example", *ScriptSettings.model_fields),
+        "on which ranks": ("num_proc", "backend", "run_config"),
+        "with which data": ("data", "cache_url"),
+        "what is kept": ("tracking", "name", "rerun_finished", "checkpoint_url"),
+        "a model in place of a function": tuple(PlanSettings.model_fields),
+    }
+    earlier_names: ClassVar[Mapping[str, str]] = {
+        **PlanSettings.earlier_names,
+        "mlflow": "tracking",
+        "runner": "run_config",
+    }
 
     @pydantic.model_validator(mode="after")
     def _one_training(self) -> TrainSettings:
@@ -130,19 +143,19 @@ class TrainSettings(PlanSettings, ScriptSettings, _FunctionSettings):
 
     @pydantic.model_validator(mode="after")
     def _enough_ranks(self) -> TrainSettings:
-        check_min_num_proc(self.runner.build(), self.num_proc)
+        check_min_num_proc(self.run_config.build(), self.num_proc)
         return self
 
     @pydantic.model_validator(mode="after")
     def _name_can_be_kept(self) -> TrainSettings:
         if self.name is not None:
             RunConfig(name=self.name)
-            if self.mlflow and self.mlflow.run_id is not None:
-                raise ValueError("give either name or mlflow.run_id: both say where to go on")
-            if not self.tracking:
+            if self.resumed:
+                raise ValueError("give either name or tracking.run_id: both say where to go on")
+            if not self.wanted_tracking:
                 raise ValueError(
                     "name is given, which an MLflow run keeps, and MLflow is not set up: "
-                    "give mlflow.tracking_uri, or leave name out"
+                    "give tracking.tracking_uri, or leave name out"
                 )
         return self
 
@@ -154,8 +167,16 @@ class TrainSettings(PlanSettings, ScriptSettings, _FunctionSettings):
         return self.function or self.script_place or f"the example {self.example}"
 
     @property
-    def tracking(self) -> Tracking | Literal[False] | None:
+    def resumed(self) -> Tracking | None:
+        """How the training is tracked if it names a run in which it goes on; else None."""
+        if not self.tracking or self.tracking.run_id is None:
+            return None
+        tracking: Tracking = self.tracking.build()
+        return tracking
+
+    @property
+    def wanted_tracking(self) -> Tracking | Literal[False] | None:
         """How the training is tracked; None where that depends on what it calls, see RunConfig."""
-        if self.mlflow is None:
+        if self.tracking is None:
             return Tracking() if is_set_up() else None
-        return self.mlflow.build() if self.mlflow else False
+        return self.tracking.build() if self.tracking else False

@@ -45,7 +45,7 @@ class Search:
     def __init__(self, settings: TuneSettings, training: Training) -> None:
         self._settings = settings
         self._training = training
-        self._tracking = settings.tracking or Tracking()
+        self._tracking = settings.wanted_tracking or Tracking()
         self._at_once = self._parallel()
         self._study = open_study(
             settings.tune, in_parallel=self._at_once > 1, lost=self._end_lost_run
@@ -259,7 +259,7 @@ class Search:
     def _keep_best(self) -> None:
         import mlflow
 
-        name, mlflow_settings = self._settings.tune.metric, self._settings.mlflow
+        name, mlflow_settings = self._settings.tune.metric, self._settings.tracking
         try:
             best = self._study.best_trial
         except ValueError:

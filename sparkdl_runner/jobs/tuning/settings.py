@@ -110,12 +110,12 @@ class TuneSettings(TrainSettings):
         twice = self.tune.search_space.keys() & self.hyperparameters.keys()
         if twice:
             raise ValueError(f"hyperparameters.{min(twice)} is fixed, and in the search_space too")
-        if not self.tracking:
+        if not self.wanted_tracking:
             raise ValueError(
-                "tune keeps its trials in MLflow, which is not set up: give mlflow.tracking_uri"
+                "tune keeps its trials in MLflow, which is not set up: give tracking.tracking_uri"
             )
-        if self.mlflow and self.mlflow.run_id is not None:
-            raise ValueError("mlflow.run_id resumes one training, and no search")
+        if self.resumed:
+            raise ValueError("tracking.run_id resumes one training, and no search")
         if self.name is not None:
             raise ValueError("name is that of one training, and no search: give tune.study_name")
         return self

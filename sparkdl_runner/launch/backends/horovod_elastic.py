@@ -123,8 +123,8 @@ def _place() -> str:
         return place
     raise CheckpointError(
         "hvd.elastic.run has no place for its state, so that nothing would be left of it once a "
-        "rank is lost: give the runner config=RunConfig(elastic_state_url=…, max_restarts=…), with "
-        "a folder or URL that all hosts see and no other training has."
+        "rank is lost: give the runner run_config=RunConfig(elastic_state_url=…, max_restarts=…), "
+        "with a folder or URL that all hosts see and no other training has."
     )
 
 

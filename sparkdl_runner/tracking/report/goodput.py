@@ -14,9 +14,9 @@ from itertools import pairwise
 from sparkdl_runner.base.foreign_file import ForeignFileError, build, parse_json
 
 TIME_TAG = "sparkdl_runner.attempt.{}.time"
-PROGRESS, START, INPUT, CHECKPOINT = "progress", "start", "input", "checkpoint"
+PROGRESS, START, DATA_WAIT, CHECKPOINT = "progress", "start", "data wait", "checkpoint"
 LOST, RESTART, END = "lost steps", "restarts", "end"
-PARTS = (PROGRESS, START, INPUT, CHECKPOINT, LOST, RESTART, END)
+PARTS = (PROGRESS, START, DATA_WAIT, CHECKPOINT, LOST, RESTART, END)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ def goodput_of(attempts: Sequence[AttemptTime]) -> Goodput:
         useful = running - waits - saves
         lost = useful * (min(max(0, one.last_step - kept), one.steps) / max(1, one.steps))
         seconds[first] += until_first
-        seconds[INPUT] += waits
+        seconds[DATA_WAIT] += waits
         seconds[CHECKPOINT] += saves
         seconds[LOST] += lost
         seconds[PROGRESS] += useful - lost

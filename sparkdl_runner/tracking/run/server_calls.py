@@ -19,7 +19,7 @@ from sparkdl_runner.errors import LaunchError
 
 _Result = TypeVar("_Result")
 # Advice for users of Python and of YAML.
-WITHOUT = "run without MLflow: RunConfig(tracking=False), or mlflow: false for the train job."
+WITHOUT = "run without MLflow: RunConfig(tracking=False), or tracking: false for the train job."
 
 
 class TookTooLongError(Exception):

@@ -75,7 +75,7 @@ class TrainingPlan:
         None,
     )
     epochs: int = _option("passes over the rows", kinds.whole(1), 1)
-    batch_size_per_rank: int = _option("rows in a batch of one rank", kinds.whole(1), 32)
+    batch_size: int = _option("rows in a batch of one rank", kinds.whole(1), 32)
     lr_scheduler: Any = _option(
         "makes the scheduler of the optimizer, which takes a step after each epoch",
         kinds.Factory(

@@ -57,7 +57,7 @@ def train(
         if plan.train_step is not None:
             trainer.train_step = MethodType(plan.train_step, trainer)  # type: ignore[method-assign]
         reading: dict[str, Any] = {
-            "batch_size": plan.batch_size_per_rank,
+            "batch_size": plan.batch_size,
             "num_epochs": 1,
             "columns": columns_of(plan),
             "transform": plan.transformation_fn,

@@ -76,13 +76,13 @@ def check_rows(data: FitData, plan: TrainingPlan, num_proc: int) -> None:
                 raise ValueError(
                     f"sample_weight_col {weight!r} holds {lowest:g}; weights must be 0 or more."
                 )
-    rows, batch = len(data.train), abs(num_proc) * plan.batch_size_per_rank
+    rows, batch = len(data.train), abs(num_proc) * plan.batch_size
     if rows < batch and plan.training_fn is None:
-        ranks, size = abs(num_proc), plan.batch_size_per_rank
+        ranks, size = abs(num_proc), plan.batch_size
         raise ValueError(
             f"There are {rows} rows to train with, and a step takes {batch} ({ranks} ranks, "
-            f"batch_size_per_rank={size}), so there would be no step: take "
-            f"batch_size_per_rank={max(1, rows // max(1, ranks))} or less."
+            f"batch_size={size}), so there would be no step: take "
+            f"batch_size={max(1, rows // max(1, ranks))} or less."
         )
 
 

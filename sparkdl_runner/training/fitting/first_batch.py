@@ -116,7 +116,7 @@ def _read(plan: TrainingPlan, data: FitData) -> dict[str, torch.Tensor]:
         **plan.reading,
     }
     with data.train.make_torch_dataloader(
-        min(_ROWS, plan.batch_size_per_rank, len(data.train)),
+        min(_ROWS, plan.batch_size, len(data.train)),
         num_epochs=1,
         workers_count=1,
         shuffle=False,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sparkdl_runner.training.fitting.conversions import FitData
 
 _OF_NO_MATTER = {
-    *("epochs", "checkpoint_dir", "callbacks", "early_stopping", "batch_size_per_rank"),
+    *("epochs", "checkpoint_dir", "callbacks", "early_stopping", "batch_size"),
     *("task", "validation", *READING),
 }
 """A fit may go on with more epochs, and on other ranks if their global batch is the same.
@@ -38,7 +38,7 @@ def checkpoint_folder(plan: TrainingPlan, data: FitData, num_proc: int) -> str:
         if field.name not in _OF_NO_MATTER
     }
     settings["reading"] = _plain(plan.reading)
-    settings["global batch"] = abs(num_proc) * plan.batch_size_per_rank
+    settings["global batch"] = abs(num_proc) * plan.batch_size
     rows = [
         None if one is None else one.open()[0].fingerprint for one in (data.train, data.validation)
     ]

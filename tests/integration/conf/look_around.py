@@ -42,7 +42,7 @@ def train():
 def main():
     spark = SparkSession.builder.getOrCreate()
     config = RunConfig(tracking=False, slot_wait_seconds=300)
-    ranks = DistributedRunner(num_proc=2, backend="torch", config=config).run(train)
+    ranks = DistributedRunner(num_proc=2, backend="torch", run_config=config).run(train)
     print(json.dumps({"ranks": ranks, "settings": dict(spark.sparkContext.getConf().getAll())}))
     spark.stop()
 

@@ -26,6 +26,6 @@ def estimator(**params):
         "optimizer": partial(torch.optim.SGD, lr=0.5),
         "loss": nn.functional.cross_entropy,
         "num_proc": -1,
-        "batch_size_per_rank": 8,
+        "batch_size": 8,
     }
     return TorchEstimator(**{**parts, **params})

@@ -55,7 +55,7 @@ def test_a_fit_is_an_mlflow_run_with_its_settings_and_deletes_its_conversion(
         epochs=2,
         num_proc=1,
         metrics={"accuracy": MulticlassAccuracy(2)},
-        config=RunConfig(tracking=Tracking(tracking_uri=uri, opening_timeout_seconds=170)),
+        run_config=RunConfig(tracking=Tracking(tracking_uri=uri, opening_timeout_seconds=170)),
     ).fit(frame(spark))
 
     assert [sorted(epoch) for epoch in fitted.history] == [["loss", "val_accuracy", "val_loss"]] * 2
@@ -73,7 +73,7 @@ def test_a_fit_is_an_mlflow_run_with_its_settings_and_deletes_its_conversion(
         "optimizer.lr": "0.5",
         "loss": "cross_entropy",
         "epochs": "2",
-        "batch_size_per_rank": "8",
+        "batch_size": "8",
         "validation": "0.25",
     }
     assert {name: run.data.params.get(name) for name in wanted} == wanted
@@ -111,7 +111,7 @@ def bucket(monkeypatch):
 
 @pytest.mark.one_lane
 def test_a_fit_goes_on_from_checkpoints_in_an_object_store(spark, bucket):
-    parts = {"checkpoint_dir": f"{bucket}/all/", "config": RunConfig(tracking=False)}
+    parts = {"checkpoint_dir": f"{bucket}/all/", "run_config": RunConfig(tracking=False)}
     first = estimator(epochs=1, **parts).fit(frame(spark))
     # Of another model with weights of its own, so that an epoch done anew would differ.
     both = estimator(epochs=2, **parts).fit(frame(spark))
@@ -199,11 +199,11 @@ def test_what_the_data_do_not_allow_is_told_before_ranks_start(spark, cache, mon
         negative, sample_weight_col="weight"
     )
     assert "has no rows" in refused(table.limit(0))
-    told = refused(table.where("id < 3"), validation="id", batch_size_per_rank=1)
+    told = refused(table.where("id < 3"), validation="id", batch_size=1)
     assert told.startswith("The validation column 'id' holds 2, and it says 1 for the rows to")
     told = refused(table.withColumn("validates", F.lit(False)), validation="validates")
     assert "leaves none of the DataFrame's 64 rows to validate with" in told
-    assert "a step takes 65 (1 ranks" in refused(table, batch_size_per_rank=65)
+    assert "a step takes 65 (1 ranks" in refused(table, batch_size=65)
     told = refused(table, optimizer=partial(torch.optim.SGD, rate=1))
     assert told.endswith("keyword argument 'rate'): correct the arguments of functools.partial.")
     told = refused(table, optimizer=lambda parameters: parameters)

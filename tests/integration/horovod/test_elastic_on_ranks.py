@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
 def runner(place):
     config = RunConfig(max_restarts=2, restart_backoff_seconds=0, elastic_state_url=str(place))
-    return DistributedRunner(num_proc=-2, backend="horovod", config=config)
+    return DistributedRunner(num_proc=-2, backend="horovod", run_config=config)
 
 
 def test_after_a_lost_rank_each_row_is_still_read_once_an_epoch_and_weights_are_equal(tmp_path):

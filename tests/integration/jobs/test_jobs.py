@@ -110,7 +110,7 @@ def test_a_table_is_converted_and_trained_on_and_the_run_tells_it(
         data: {{train_data: {converted}}}
         hyperparameters: {{epochs: 1}}
         checkpoint_url: {tmp_path}/checkpoints
-        mlflow: {{experiment: shop, tracking_uri: {store}}}
+        tracking: {{experiment: shop, tracking_uri: {store}}}
         """
     )
     # To import torch takes most of a rank's time: of the second rank there is enough once.
@@ -131,7 +131,7 @@ def test_a_table_is_converted_and_trained_on_and_the_run_tells_it(
     assert "shop_training:train" in text
 
     # The same run goes on in its own folder.
-    resumed = ("--mlflow", f"run_id={first.info.run_id}")
+    resumed = ("--tracking", f"run_id={first.info.run_id}")
     assert call(train.JOB, "--config", config, "--num-proc", 1, *resumed) == 0
     assert first.data.tags["sparkdl_runner.checkpoint_url"] in capfd.readouterr().out
     # Also where it is not said that there are any, and the function insists on them.
@@ -141,9 +141,9 @@ def test_a_table_is_converted_and_trained_on_and_the_run_tells_it(
     arguments = ("--function", "shop_strict:train", "--num-proc", 1, "--backend", "torch")
     more = ("--data", f"train_data={converted}", "--hyperparameters", "epochs=1")
     store_flag = f"tracking_uri={store}"
-    assert call(train.JOB, *arguments, *more, "--mlflow", store_flag) == 2
+    assert call(train.JOB, *arguments, *more, "--tracking", store_flag) == 2
     assert "missing a required argument: 'checkpoint_url'" in capfd.readouterr().err
-    assert call(train.JOB, *arguments, *more, "--mlflow", store_flag, resumed[1]) == 0
+    assert call(train.JOB, *arguments, *more, "--tracking", store_flag, resumed[1]) == 0
     assert first.data.tags["sparkdl_runner.checkpoint_url"] in capfd.readouterr().out
     assert len(runs(store, "shop")) == 2
 
@@ -158,7 +158,7 @@ def test_a_table_that_is_no_conversion_is_converted_for_the_training(
         call(
             *(train.JOB, *arguments, "--data", f"train_data={table}", "--cache-url", cache),
             *("--hyperparameters", "epochs=1"),
-            *("--mlflow", f"tracking_uri={store}", "experiment=table"),
+            *("--tracking", f"tracking_uri={store}", "experiment=table"),
         )
         == 0
     )
@@ -189,8 +189,12 @@ REFUSED = [
     (train, {"function": "shop:trian"}, "shop has no function 'trian'; did you mean 'train'?"),
     (train, {"checkpoint-url": "/proc/nothing"}, "cannot write to file:///proc/nothing: "),
     (train, {"cache-url": "/proc/nothing"}, "cannot write to /proc/nothing: "),
-    (train, {"mlflow": "tracking_uri=http://127.0.0.1:9"}, "The MLflow tracking server "),
-    (train, {"runner": "min_num_proc=3"}, "min_num_proc is 3, and num_proc=2 starts only 2 ranks"),
+    (train, {"tracking": "tracking_uri=http://127.0.0.1:9"}, "The MLflow tracking server "),
+    (
+        train,
+        {"run_config": "min_num_proc=3"},
+        "min_num_proc is 3, and num_proc=2 starts only 2 ranks",
+    ),
     (train, {"num-proc": 99}, "99 ranks need 99 task slots at once"),
     (convert, {"source": "nowhere"}, "there is no table nowhere."),
     (convert, {"source": "/nowhere/x.csv"}, "there is nothing at /nowhere/x.csv."),
@@ -224,7 +228,7 @@ def test_what_cannot_work_is_refused_before_a_task_runs(
             "backend": "torch",
             "data": f"train_data={table}",
             "hyperparameters": "epochs=1",
-            "mlflow": f"tracking_uri={store}",
+            "tracking": f"tracking_uri={store}",
         },
         "convert": {"source": table, "output": tmp_path / "converted"},
         "score": {
@@ -271,7 +275,7 @@ def test_a_search_is_a_run_with_a_run_for_each_trial(
         backend: horovod
         num_proc: 1
         hyperparameters: {{offset: 5}}
-        mlflow: {{experiment: bowls, run_name: search, tracking_uri: {store}}}
+        tracking: {{experiment: bowls, run_name: search, tracking_uri: {store}}}
         tune:
           metric: height
           direction: minimize
@@ -313,8 +317,8 @@ def test_a_model_of_the_registry_scores_vectors_and_doubles(
     assert (
         call(
             *(train.JOB, "--function", "sums:train", "--num-proc", -1, "--backend", "torch"),
-            *("--mlflow", mlflow, "experiment=sums", "registered_model_name=sums"),
-            *("--mlflow", "alias=champion"),
+            *("--tracking", mlflow, "experiment=sums", "registered_model_name=sums"),
+            *("--tracking", "alias=champion"),
         )
         == 0
     )
@@ -372,9 +376,9 @@ def test_a_model_is_trained_without_a_function_and_scores(
         validation: 0.2
         metrics:
           accuracy: {{class: torchmetrics.classification:MulticlassAccuracy, num_classes: 2}}
-        batch_size_per_rank: 16
+        batch_size: 16
         checkpoint_url: {tmp_path}/checkpoints
-        mlflow: {{experiment: of-model, tracking_uri: {store}, registered_model_name: of-model}}
+        tracking: {{experiment: of-model, tracking_uri: {store}, registered_model_name: of-model}}
         """
     )
     wrong = ("--config", config, "--feature-cols", "[a, bb]")
@@ -415,7 +419,7 @@ def test_columns_reach_a_model_by_their_names(
     assert (
         call(
             *(train.JOB, "--function", "weighted:train", "--num-proc", -1, "--backend", "torch"),
-            *("--mlflow", f"tracking_uri={store}", "experiment=weighted"),
+            *("--tracking", f"tracking_uri={store}", "experiment=weighted"),
             "registered_model_name=weighted",
         )
         == 0
@@ -447,7 +451,7 @@ def test_a_job_that_is_asked_to_end_leaves_nothing(
     job = subprocess.Popen(
         [
             *(sys.executable, str(ROOT / "jobs" / "train.py"), "--function", "slow:train"),
-            *("--num-proc", "2", "--backend", "horovod", "--mlflow", f"experiment=slow-{code}"),
+            *("--num-proc", "2", "--backend", "horovod", "--tracking", f"experiment=slow-{code}"),
             f"tracking_uri={store}",
         ],
         env={**os.environ, "PYTHONPATH": no_torch},

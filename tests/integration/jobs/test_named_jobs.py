@@ -41,7 +41,7 @@ def job(tmp_path: Path, *argv: str, code: int = 0, **environment: str) -> dict[s
     command = (
         *(sys.executable, "-m", "sparkdl_runner", "train", "--function", "training.py:train"),
         *("--num-proc", "-1", "--hyperparameters", "steps=4", "--checkpoint-url", "checkpoints"),
-        *("--mlflow", f"tracking_uri=sqlite:///{tmp_path}/mlflow.db", "report=false"),
+        *("--tracking", f"tracking_uri=sqlite:///{tmp_path}/mlflow.db", "report=false"),
     )
     done = subprocess.run(
         [*command, *argv],

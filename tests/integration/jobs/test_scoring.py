@@ -119,7 +119,7 @@ def test_what_train_registers_is_what_score_applies(
         *(sys.executable, JOBS / "train.py", "--function", "shop:train", "--backend", "torch"),
         *("--num-proc", 2, "--data", f"data={{path: {rows}, columns: [v]}}"),
         *("--hyperparameters", "column=v", "--cache-url", tmp_path / "cache"),
-        *("--mlflow", f"tracking_uri={store}", "registered_model_name=shop", "alias=champion"),
+        *("--tracking", f"tracking_uri={store}", "registered_model_name=shop", "alias=champion"),
     )
     assert "registered as models:/shop/1, shop@champion" in told
     source = f"{{path: {rows}, columns: [a, b, c, v]}}"

@@ -87,7 +87,7 @@ def search(folder: Path, more: str = "", **changes: Any) -> list[str]:
 function: bowl:train
 backend: horovod
 num_proc: -2
-mlflow: {{experiment: bowls, run_name: search, tracking_uri: "sqlite:///{folder}/mlflow.db"}}
+tracking: {{experiment: bowls, run_name: search, tracking_uri: "sqlite:///{folder}/mlflow.db"}}
 {more}
 tune:
 """

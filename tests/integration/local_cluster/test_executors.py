@@ -38,7 +38,7 @@ def see_gpus() -> tuple[str, str]:
 
 def test_ranks_wait_for_executors_and_each_finds_its_own_gpu_by_local_rank(light_cluster):
     (visible, first), (same, second) = DistributedRunner(
-        num_proc=2, backend="horovod", config=RunConfig(slot_wait_seconds=300)
+        num_proc=2, backend="horovod", run_config=RunConfig(slot_wait_seconds=300)
     ).gather(see_gpus)
     assert same == visible
     assert sorted(visible.split(",")) == ["3", "5"]
@@ -53,7 +53,7 @@ def test_output_of_executors_reaches_the_driver(light_cluster, capfd):
 
 
 def test_slots_that_never_come_are_told_after_the_wait(two_slots):
-    runner = DistributedRunner(num_proc=3, config=RunConfig(slot_wait_seconds=1))
+    runner = DistributedRunner(num_proc=3, run_config=RunConfig(slot_wait_seconds=1))
     started = time.monotonic()
     with pytest.raises(
         LaunchError, match=r"3 ranks need 3 task slots .* has 2 .*executor\.instances"
@@ -162,7 +162,7 @@ def test_values_count_if_an_executor_is_lost_while_a_rank_lingers(
     losing = threading.Thread(target=lose_it_then, daemon=True)
     losing.start()
     config = RunConfig(shutdown_grace_seconds=300)
-    runner = DistributedRunner(num_proc=2, backend="horovod", config=config)
+    runner = DistributedRunner(num_proc=2, backend="horovod", run_config=config)
     assert runner.run(main, tmp_path) == "value"
     losing.join()
     told = r"all functions had returned before a task was lost, so their values count: executor "
@@ -200,7 +200,7 @@ def test_a_start_that_is_given_up_ends_no_executor(cluster, tmp_path, monkeypatc
         r"(?s)1 of 2 ranks have started on .*, and the others have.*started tasks on 127\.0\.0\.1 "
     )
     with pytest.raises(LaunchError, match=told):
-        DistributedRunner(num_proc=2, backend="horovod", config=config).run(print)
+        DistributedRunner(num_proc=2, backend="horovod", run_config=config).run(print)
     # It was said before, too.
     assert re.search(
         r"1 of 2 ranks has not reached the driver at \S+:\d+ 20 s after .* on 127\.0\.0\.1\. ",
@@ -216,7 +216,7 @@ def test_a_start_that_is_given_up_ends_no_executor(cluster, tmp_path, monkeypatc
 @pytest.mark.one_lane
 def test_a_host_without_python_is_named_and_not_tried_again(cluster, monkeypatch, capsys):
     monkeypatch.setattr(cluster.sparkContext, "pythonExec", "/no/such/python")
-    runner = DistributedRunner(num_proc=2, config=RunConfig(max_restarts=1))
+    runner = DistributedRunner(num_proc=2, run_config=RunConfig(max_restarts=1))
     with pytest.raises(
         LaunchError, match=r"on host 127\.0\.0\.1 cannot start /no/such/python: Cann"
     ):

@@ -68,7 +68,7 @@ def test_an_executor_that_was_lost_and_replaced(
     config = RunConfig(
         max_restarts=1, restart_backoff_seconds=0, slot_wait_seconds=0, tracking=False
     )
-    runner = DistributedRunner(num_proc=(1, 2), backend=backend, config=config)
+    runner = DistributedRunner(num_proc=(1, 2), backend=backend, run_config=config)
     began = runner.run(train_until_whole, backend, str(tmp_path))
     assert [one[:2] for one in began] == [[0, 2], [1, 1], [2, 2], [2, 2]]
     steps = [one[2] for one in began]

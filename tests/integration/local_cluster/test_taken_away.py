@@ -45,7 +45,7 @@ def train_until_asked(backend: str, folder: str) -> tuple[int, int, bool]:
 
 def runner(backend: str) -> DistributedRunner:
     config = RunConfig(max_restarts=1, min_num_proc=1, slot_wait_seconds=0, tracking=False)
-    return DistributedRunner(num_proc=2, backend=backend, config=config)
+    return DistributedRunner(num_proc=2, backend=backend, run_config=config)
 
 
 def test_spark_decommissions_an_executor(two_slots, no_replacement_while, tmp_path, capsys):

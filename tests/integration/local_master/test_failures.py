@@ -35,7 +35,9 @@ QUIET = {"driver_log_verbosity": "log_callback_only"}
 
 
 def runner(backend, **settings) -> DistributedRunner:
-    return DistributedRunner(num_proc=2, backend=backend, config=RunConfig(**{**QUIET, **settings}))
+    return DistributedRunner(
+        num_proc=2, backend=backend, run_config=RunConfig(**{**QUIET, **settings})
+    )
 
 
 def light(**settings) -> DistributedRunner:
@@ -230,9 +232,9 @@ def test_settings_that_make_no_sense_are_refused():
         with pytest.raises(ValueError, match=sentence):
             RunConfig(**settings)
     with pytest.raises(LaunchError, match="3 ranks need 3 task slots"):
-        DistributedRunner(num_proc=3, config=RunConfig(max_restarts=5)).run(print)
+        DistributedRunner(num_proc=3, run_config=RunConfig(max_restarts=5)).run(print)
     with pytest.raises(LaunchError, match=r"min_num_proc is 3, and the cluster has 2 task slots"):
-        DistributedRunner(num_proc=0, config=RunConfig(min_num_proc=3)).run(print)
+        DistributedRunner(num_proc=0, run_config=RunConfig(min_num_proc=3)).run(print)
 
 
 @LIGHT

@@ -64,7 +64,7 @@ def test_what_was_logged_before_a_failure_is_in_the_run(
     runner = DistributedRunner(
         num_proc=num_proc,
         backend="horovod",
-        config=RunConfig(tracking=Tracking(tracking_uri=store, report=False)),
+        run_config=RunConfig(tracking=Tracking(tracking_uri=store, report=False)),
     )
     with pytest.raises(WorkerFailedError) as caught:
         runner.run(log_and_fail, tmp_path, who, end)

@@ -116,9 +116,9 @@ def test_horovod_spark_run(notebook: dict[str, Any]) -> None:
         executable=sys.executable,
     )
     config = RunConfig(environment=greeting)
-    runner = DistributedRunner(num_proc=2, backend="horovod", config=config)
+    runner = DistributedRunner(num_proc=2, backend="horovod", run_config=config)
     assert runner.gather(train, 0.1, steps=3) == before
-    after = HorovodRunner(np=2, config=config).run(train, learning_rate=0.1, steps=3)
+    after = HorovodRunner(np=2, run_config=config).run(train, learning_rate=0.1, steps=3)
     assert after == before[0]
 
 
@@ -134,7 +134,7 @@ def test_torch_distributor(notebook: dict[str, Any], is_local: bool) -> None:
     before = distributor.run(train, 0.1, names=names)
     num_proc, view = (-2, "host") if is_local else (2, "task")
     config = RunConfig(node_view=view)
-    runner = DistributedRunner(num_proc=num_proc, backend="torch", config=config)
+    runner = DistributedRunner(num_proc=num_proc, backend="torch", run_config=config)
     assert runner.run(train, 0.1, names=names) == before
 
 

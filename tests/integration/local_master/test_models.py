@@ -79,7 +79,7 @@ def run(store: str, ranks: int, can_be_exported: bool) -> tuple[Any, Any]:
     runner = DistributedRunner(
         num_proc=-ranks,
         backend="torch",
-        config=RunConfig(tracking=Tracking(tracking_uri=store, experiment="models")),
+        run_config=RunConfig(tracking=Tracking(tracking_uri=store, experiment="models")),
     )
     found = runner.run(log_both, can_be_exported=can_be_exported)
     assert not found["has_read_package_lists"], "which takes longer than all else"

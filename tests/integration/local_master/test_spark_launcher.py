@@ -77,7 +77,7 @@ def test_the_drivers_variables_and_module_path_reach_ranks(monkeypatch, tmp_path
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
     monkeypatch.setenv("MY_TOKEN", "s3cret")
     asked = RunConfig(environment={"MY_FLAG": "1"})
-    runner = DistributedRunner(num_proc=1, backend="horovod", config=asked)
+    runner = DistributedRunner(num_proc=1, backend="horovod", run_config=asked)
     assert runner.run(look) == (["WARN", "1", None], 0)
 
 
@@ -234,7 +234,7 @@ def test_what_a_failed_rank_has_started_ends_with_it():
 
 
 def test_more_ranks_than_slots_is_told_at_once():
-    runner = DistributedRunner(num_proc=3, config=RunConfig(slot_wait_seconds=600))
+    runner = DistributedRunner(num_proc=3, run_config=RunConfig(slot_wait_seconds=600))
     started = time.monotonic()
     with pytest.raises(LaunchError, match=r"3 ranks need 3 task slots .* has 2 .*local\[3\]"):
         runner.run(print)
@@ -443,7 +443,7 @@ def test_a_driver_that_was_suspended_is_waited_for_or_told_of(tmp_path, master, 
         f"SparkSession.builder.master({master!r}).getOrCreate()\n"
         "config = RunConfig(heartbeat_timeout_seconds=8, require_collectives=False)\n"
         "try:\n"
-        "    print(DistributedRunner(num_proc=2, backend='horovod', config=config).run(main))\n"
+        "    print(DistributedRunner(num_proc=2, backend='horovod', run_config=config).run(main))\n"
         "except RunnerError as error:\n"
         "    print(type(error).__name__, error)\n"
     )

@@ -136,7 +136,9 @@ def test_ports_and_a_network_are_as_asked_and_a_driver_called_localhost_is_heard
         ports = (43000, 43009)
         subnet = hosts.driver.rpartition(".")[0] + ".0/24"
         for config in (RunConfig(), RunConfig(port_range=ports, network_interface=subnet)):
-            found = DistributedRunner(num_proc=2, backend="torch", config=config).run(look_at_ports)
+            found = DistributedRunner(num_proc=2, backend="torch", run_config=config).run(
+                look_at_ports
+            )
             assert "could not reach the driver" not in capsys.readouterr().err
             listening = [one for rank in found for one in rank["listening"]]
             assert {ip for ip, _ in listening} <= {"127.0.0.1", *hosts.addresses}
@@ -187,7 +189,9 @@ def test_one_run_holds_what_both_hosts_tell(spark, tmp_path, monkeypatch, new_st
     monkeypatch.chdir(tmp_path)
     uri = new_store(tmp_path)
     tracking = Tracking(tracking_uri=uri, experiment="hosts")
-    runner = DistributedRunner(num_proc=2, backend="horovod", config=RunConfig(tracking=tracking))
+    runner = DistributedRunner(
+        num_proc=2, backend="horovod", run_config=RunConfig(tracking=tracking)
+    )
     client = mlflow.MlflowClient(tracking_uri=uri)
     all_is_there, is_over = tmp_path / "all is there", threading.Event()
 
@@ -302,7 +306,7 @@ def test_encryption_that_spark_asks_for_is_not_silently_left_out(spark, monkeypa
         with pytest.raises(LaunchError, match=r"crypto\.enabled is true.*allow_unencrypted=True"):
             DistributedRunner(num_proc=2).run(print)
         config = RunConfig(allow_unencrypted=True)
-        DistributedRunner(num_proc=2, backend="horovod", config=config).run(print)
+        DistributedRunner(num_proc=2, backend="horovod", run_config=config).run(print)
     finally:
         settings.set("spark.network.crypto.enabled", "false")
 
@@ -323,7 +327,7 @@ def test_a_host_whose_link_is_cut_in_an_allreduce_is_named_in_time(spark, hosts,
     cutter.start()
     try:
         with pytest.raises(WorkerDiedError, match="has not been heard of for") as caught:
-            DistributedRunner(num_proc=2, backend=backend, config=config).run(
+            DistributedRunner(num_proc=2, backend=backend, run_config=config).run(
                 rank_functions.allreduce_and_mark, backend=backend, path=str(tmp_path / "mark")
             )
         # Spark's master misses a silent worker after a minute.
@@ -360,7 +364,7 @@ def test_a_network_cut_between_two_hosts_is_named_and_no_rank_is_blamed(
     config = RunConfig(hang_timeout_seconds=10)
     try:
         with pytest.raises(WorkerHungError, match="and none is late") as caught:
-            DistributedRunner(num_proc=2, backend=backend, config=config).run(
+            DistributedRunner(num_proc=2, backend=backend, run_config=config).run(
                 rank_functions.allreduce_and_mark, backend=backend, path=str(mark)
             )
     finally:
@@ -403,7 +407,7 @@ def test_a_host_that_vanishes_costs_one_restart_and_is_left_out(spark, hosts, tm
         slot_wait_seconds=3,
     )
     try:
-        runner = DistributedRunner(num_proc=2, backend="horovod", config=config)
+        runner = DistributedRunner(num_proc=2, backend="horovod", run_config=config)
         assert runner.run(wait_to_be_lost, mark=str(mark)) == [1, 1]
     finally:
         hosts.mend(1)
@@ -412,7 +416,7 @@ def test_a_host_that_vanishes_costs_one_restart_and_is_left_out(spark, hosts, tm
     assert "2 slots are needed, 1 is there, and 1 will do after that" in told
     # The executor that vanished is not the one that is there when the host is back.
     config = RunConfig(slot_wait_seconds=300)
-    assert DistributedRunner(num_proc=2, backend="horovod", config=config).run(size_of_all) == 2
+    assert DistributedRunner(num_proc=2, backend="horovod", run_config=config).run(size_of_all) == 2
 
 
 def size_of_all() -> int:
@@ -441,5 +445,5 @@ def test_a_restart_goes_on_with_fewer_ranks_where_a_host_is_gone_for_good(spark)
     config = RunConfig(
         max_restarts=1, restart_backoff_seconds=1, min_num_proc=1, slot_wait_seconds=3
     )
-    runner = DistributedRunner(num_proc=2, backend="horovod", config=config)
+    runner = DistributedRunner(num_proc=2, backend="horovod", run_config=config)
     assert runner.run(lose_a_host) == [1, 1]

@@ -82,7 +82,7 @@ def test_a_training_that_lost_a_rank_goes_on_bit_for_bit(
 ):
     config = RunConfig(max_restarts=1, tracking=False)
     whole, cut = (
-        DistributedRunner(num_proc=-2, backend=backend, config=config).run(
+        DistributedRunner(num_proc=-2, backend=backend, run_config=config).run(
             functions.train_and_lose_a_rank,
             folder=diabetes,
             checkpoints=tmp_path / f"checkpoints-{die_at}",

@@ -258,4 +258,4 @@ def test_the_training_takes_its_parameters(target):
     settings = json.loads(done.stdout)
     assert settings["num_proc"] == {"dev": 2, "prod": 8}[target]
     assert settings["checkpoint_url"] == "/Volumes/main/training/files/checkpoints"
-    assert settings["mlflow"]["experiment"] == f"/Users/one@example.com/sparkdl-runner-{target}"
+    assert settings["tracking"]["experiment"] == f"/Users/one@example.com/sparkdl-runner-{target}"

@@ -152,7 +152,7 @@ def test_checkpoints_are_found_again_by_an_equal_fit_and_by_no_other():
     same = folder()
     assert same == folder(model=nn.Linear(4, 3))  # Other weights to begin with.
     assert same == folder(epochs=9)
-    assert same == folder(num_proc=1, batch_size_per_rank=64)
+    assert same == folder(num_proc=1, batch_size=64)
     others = [
         folder("other rows"),
         folder(seed=1),

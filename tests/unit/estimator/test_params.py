@@ -36,7 +36,7 @@ class Watching:
 def test_each_param_is_explained_on_one_line_whatever_its_value():
     estimator = made_of(
         model=nn.Sequential(*[nn.Linear(9, 9) for _ in range(500)]),
-        config=RunConfig(environment={"TOKEN": "secret"}, max_restarts=2),
+        run_config=RunConfig(environment={"TOKEN": "secret"}, max_restarts=2),
         early_stopping=EarlyStopping(patience=5),
         metrics={"accuracy": MulticlassAccuracy(3)},
     )
@@ -49,12 +49,12 @@ def test_each_param_is_explained_on_one_line_whatever_its_value():
     assert "(current: Adam(lr=0.1))" in text
     assert "(current: EarlyStopping(patience=5))" in text
     assert "(current: RunConfig(max_restarts=2))" in text
-    assert "(default: 32)" in estimator.explainParam("batch_size_per_rank")
+    assert "(default: 32)" in estimator.explainParam("batch_size")
 
 
 def test_setters_and_getters_are_those_of_spark():
-    estimator = TorchEstimator().setBatchSizePerRank(64).setPredictionCol("p")
-    assert estimator.getBatchSizePerRank() == 64
+    estimator = TorchEstimator().setBatchSize(64).setPredictionCol("p")
+    assert estimator.getBatchSize() == 64
     assert estimator.getPredictionCol() == "p"
     for param in estimator.params:
         camel = "".join(part[:1].upper() + part[1:] for part in param.name.split("_"))
@@ -104,7 +104,7 @@ def test_names_may_stand_alone_and_metrics_in_a_list():
         ({"precision": "fp16"}, ValueError, "precision is 'fp16'; expected 'fp32' or 'bf16'"),
         ({"task": "classes"}, ValueError, "task is 'classes'; expected 'regression', 'bin"),
         ({"epochs": 0}, ValueError, "epochs is 0; expected 1 or more"),
-        ({"batch_size_per_rank": 0}, ValueError, "batch_size_per_rank is 0; expected 1 or"),
+        ({"batch_size": 0}, ValueError, "batch_size is 0; expected 1 or"),
         ({"gradient_clip_norm": 0}, ValueError, "clip_norm is 0; expected more than 0"),
         ({"warmup_epochs": float("nan")}, ValueError, "warmup_epochs is nan; expected 0 or"),
         ({"validation": 1.0}, ValueError, "validation is 1.0; a share of the rows is between"),
@@ -136,7 +136,7 @@ def test_names_may_stand_alone_and_metrics_in_a_list():
         ),
         ({"metrics": [nn.functional.mse_loss]}, TypeError, "expected a metric of torchmetrics"),
         ({"early_stopping": 3}, TypeError, "early_stopping is 3; expected EarlyStopping"),
-        ({"config": {}}, TypeError, "config is {}; expected RunConfig"),
+        ({"run_config": {}}, TypeError, "run_config is {}; expected RunConfig"),
         (
             {"metrics": {"y": {"f1": nn.MSELoss()}}},
             TypeError,
@@ -213,7 +213,10 @@ def test_every_name_of_horovods_estimator_is_taken_or_told_what_to_write():
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("batch_size", "TorchEstimator has no batch_size, as Horovod's has; did you mean 'batch_s"),
+        (
+            "val_batch_size",
+            "TorchEstimator has no val_batch_size, as Horovod's has; did you mean 'batch_s",
+        ),
         ("store", "has no store, as Horovod's has: data go to the cache folder, and"),
         ("epoch", "TorchEstimator has no epoch; did you mean 'epochs'?"),
     ],
@@ -222,3 +225,15 @@ def test_a_name_that_is_not_there_is_told_with_what_to_write(given, told):
     for call in (TorchEstimator, TorchEstimator().setParams):
         with pytest.raises(TypeError, match=re.escape(told)):
             call(**{given: 3})
+
+
+def test_params_of_earlier_names_work_and_say_what_they_are_called_now():
+    with pytest.warns(FutureWarning, match="batch_size_per_rank is called batch_size now"):
+        estimator = TorchEstimator(batch_size_per_rank=3)
+    with pytest.warns(FutureWarning, match="config is called run_config now"):
+        estimator.setParams(config=RunConfig(max_restarts=1))
+    assert estimator.getRunConfig().max_restarts == 1
+    with pytest.warns(FutureWarning, match="batch_size_per_rank is called batch_size now"):
+        assert estimator.setBatchSizePerRank(4).getBatchSize() == 4
+    with pytest.warns(FutureWarning, match="batch_size_per_rank is called batch_size now"):
+        assert estimator.batch_size_per_rank == estimator.batch_size

@@ -42,7 +42,7 @@ def test_a_value_with_a_plain_form_comes_back_equal(value, recwarn):
     ("module", "value"),
     [
         ("training.early_stopping", EarlyStopping(patience=7)),
-        ("config", RunConfig(max_restarts=2)),
+        ("run_config", RunConfig(max_restarts=2)),
     ],
 )
 def test_settings_are_found_though_their_module_has_moved(module, value):
@@ -128,7 +128,7 @@ def test_a_lambda_is_pickled():
 
 def test_secrets_are_not_saved():
     with pytest.warns(UserWarning, match="environment of RunConfig is not saved"):
-        saved = encode("config", RunConfig(environment={"TOKEN": "secret"}))
+        saved = encode("run_config", RunConfig(environment={"TOKEN": "secret"}))
     assert "secret" not in json.dumps(saved)
 
 

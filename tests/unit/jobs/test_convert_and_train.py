@@ -85,7 +85,7 @@ def test_spark_is_started_where_it_is_needed(
     given = {"function": "a:b", "data": {"x": str(tmp_path / source)}}
     if example:
         given = {"example": "digits"}
-    settings = load(TrainSettings, None, {**given, "num_proc": num_proc, "mlflow": False})
+    settings = load(TrainSettings, None, {**given, "num_proc": num_proc, "tracking": False})
     expected = SparkAskedForError if is_started else ConfigError
     with pytest.raises(expected), training.prepared(settings):
         pass

@@ -20,6 +20,8 @@ def test_each_rank_gets_one_unless_no_spares_are_wanted(
     monkeypatch.setattr(
         early_workers, "start_spares", lambda *asked, seconds: started.append((asked[:2], seconds))
     )
-    settings = TrainSettings(function="bowl:train", num_proc=3, backend="horovod", runner=runner)
+    settings = TrainSettings(
+        function="bowl:train", num_proc=3, backend="horovod", run_config=runner
+    )
     early_workers.start_early(settings)
     assert started == [((3, "horovod"), one) for one in seconds]

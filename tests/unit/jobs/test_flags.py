@@ -37,22 +37,22 @@ def test_flags_become_settings():
         *("--function", "123:main", "--num-proc", "-2", "--backend", "torch"),
         *("--data", "a=/data/a", "b={table: t, columns: [x]}"),
         *("--hyperparameters", "lr=1e-3", "sizes=[1, 2]", "--hyperparameters", "name=x=y"),
-        *("--runner", "max_restarts=2", "--mlflow", "experiment=e"),
+        *("--run-config", "max_restarts=2", "--tracking", "experiment=e"),
     )
     assert settings.function == "123:main"
     assert settings.num_proc == -2
     assert settings.data["a"].path == "/data/a"
     assert settings.data["b"].columns == ["x"]
     assert settings.hyperparameters == {"lr": 1e-3, "sizes": [1, 2], "name": "x=y"}
-    assert settings.runner.build().max_restarts == 2
-    assert settings.tracking.experiment == "e"
+    assert settings.run_config.build().max_restarts == 2
+    assert settings.wanted_tracking.experiment == "e"
 
 
 def test_no_run_is_wanted_where_a_flag_says_so(tmp_path):
     path = tmp_path / "t.yaml"
     path.write_text("mlflow: false\n")
     settings = settings_of("--config", str(path), "--example", "digits", "--num-proc", "1")
-    assert settings.tracking is False
+    assert settings.wanted_tracking is False
 
 
 @pytest.mark.parametrize(
@@ -178,11 +178,12 @@ def test_the_command_of_all_commands(capsys):
     assert cli(["run", "a:b"]) == 2
     assert "--np" in capsys.readouterr().err
     assert cli(["run", "a:b", "--np", "-1", "--epochs", "3"]) == 2
-    assert "there is no --epochs; an argument of the function is given by --arguments epochs=…" in (
-        capsys.readouterr().err
+    assert (
+        "there is no --epochs; an argument of the function is given by --hyperparameters epochs=…"
+        in (capsys.readouterr().err)
     )
     with pytest.raises(SystemExit):
         cli(["--help"])
     text = capsys.readouterr().out
     for name in ("doctor", "run", "train", "checkpoints", "build-horovod"):
-        assert f"    {name}" in text
+        assert f"\n  {name} " in text

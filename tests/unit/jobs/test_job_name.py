@@ -44,7 +44,7 @@ def test_tries_of_a_task_share_a_name_and_nothing_else_does(monkeypatch):
     name = name_of()
     assert name.startswith("airflow-shop-train-manual__2026-")
     # A second try may have more room, and other places.
-    assert name_of(num_proc=8, runner={"max_restarts": 3}, cache_url="/c") == name
+    assert name_of(num_proc=8, run_config={"max_restarts": 3}, cache_url="/c") == name
     assert name_of(hyperparameters={"epochs": 4}) != name
     assert name_of(function="a:c") != name
     in_airflow(monkeypatch, "manual__2027")
@@ -68,8 +68,8 @@ def test_a_databricks_job_by_its_tags(monkeypatch):
     ("changes", "told"),
     [
         ({"name": "a b"}, r"it becomes a tag and a folder.*such as 'a-b'"),
-        ({"name": "shop", "mlflow": False}, "MLflow is not set up"),
-        ({"name": "shop", "mlflow": {"run_id": "1"}}, "give either name or mlflow.run_id"),
+        ({"name": "shop", "tracking": False}, "MLflow is not set up"),
+        ({"name": "shop", "tracking": {"run_id": "1"}}, "give either name or tracking.run_id"),
     ],
 )
 def test_a_name_that_cannot_be_kept_is_refused(changes, told):

@@ -26,7 +26,7 @@ def test_without_mlflow_is_said_for_python_and_for_yaml():
             mlflow_run.use(Tracking(tracking_uri=f"http://127.0.0.1:{port}"))
     assert str(raised.value).endswith(
         " Start it, correct the tracking URI, or run without MLflow: RunConfig(tracking=False), or "
-        "mlflow: false for the train job."
+        "tracking: false for the train job."
     )
 
 

@@ -19,7 +19,7 @@ def _in_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(**more: object) -> TrainSettings:
-    return TrainSettings.model_validate({**FUNCTION, "mlflow": {"experiment": "/e"}, **more})
+    return TrainSettings.model_validate({**FUNCTION, "tracking": {"experiment": "/e"}, **more})
 
 
 def test_a_tracked_training_of_a_job_has_the_jobs_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,7 +31,7 @@ def test_a_tracked_training_of_a_job_has_the_jobs_name(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    "given", [{"name": "mine"}, {"mlflow": {"run_id": "0" * 32}}, {"mlflow": None}]
+    "given", [{"name": "mine"}, {"tracking": {"run_id": "0" * 32}}, {"tracking": None}]
 )
 def test_who_names_it_or_keeps_no_run_is_left_alone(
     given: dict[str, object], capsys: pytest.CaptureFixture[str]

@@ -67,7 +67,7 @@ def test_a_function_that_could_not_go_on_is_refused(tagged):
 def test_a_new_folder_of_checkpoints_has_the_trainings_name_without_its_secrets(monkeypatch):
     monkeypatch.setenv("SHOP_API_KEY", "hunter2-hunter2")
     given = {"function": "a:b", "num_proc": 1, "data": {"x": "t"}, "checkpoint_url": "/c"}
-    given["mlflow"] = {"tracking_uri": "sqlite:///none.db"}
+    given["tracking"] = {"tracking_uri": "sqlite:///none.db"}
     settings = load(TrainSettings, None, {**given, "name": "of-hunter2-hunter2"})
     one = training.Training(
         settings=settings, work=None, data={}, spark=None, resumed_url=None, phases=None

@@ -63,14 +63,14 @@ def test_a_search_needs_mlflow_and_leaves_what_is_fixed_alone():
     good = {
         "example": "digits",
         "num_proc": 1,
-        "mlflow": {"experiment": "x"},
+        "tracking": {"experiment": "x"},
         "tune": {"metric": "accuracy", "search_space": {"epochs": {"low": 1, "high": 3}}},
     }
     assert load(TuneSettings, None, good).tune.trials == 20
     for change, sentence in (
-        ({"mlflow": False}, "tune keeps its trials in MLflow"),
+        ({"tracking": False}, "tune keeps its trials in MLflow"),
         ({"hyperparameters": {"epochs": 3}}, "hyperparameters.epochs is fixed, and in the search"),
-        ({"mlflow": {"run_id": "0123"}}, "mlflow.run_id resumes one training"),
+        ({"tracking": {"run_id": "0123"}}, "tracking.run_id resumes one training"),
     ):
         with pytest.raises(ConfigError) as raised:
             load(TuneSettings, None, {**good, **change})
@@ -86,7 +86,7 @@ def test_as_many_trials_at_once_as_have_slots(monkeypatch, num_proc, parallel, a
     monkeypatch.setattr(search.slots, "count_slots", lambda *asked_of: asked.append(asked_of) or 7)
     monkeypatch.setattr(search, "rank_profile", lambda context: "a GPU for each rank")
     tune_settings = load(SearchSettings, None, {**SMALL, "parallel": parallel})
-    settings = SimpleNamespace(num_proc=num_proc, tracking=None, tune=tune_settings)
+    settings = SimpleNamespace(num_proc=num_proc, wanted_tracking=None, tune=tune_settings)
     spark = SimpleNamespace(sparkContext="a context")
     for found, expected in ((spark, at_once), (None, 1)):
         one = search.Search(settings, SimpleNamespace(spark=found))
@@ -101,7 +101,7 @@ def test_the_first_trial_that_cannot_be_kept_ends_those_that_run_beside_it(monke
     context = SimpleNamespace(
         setJobGroup=lambda *group, **options: None, cancelJobGroup=cancelled.append
     )
-    settings = SimpleNamespace(tracking=None, tune=load(SearchSettings, None, SMALL))
+    settings = SimpleNamespace(wanted_tracking=None, tune=load(SearchSettings, None, SMALL))
     training = SimpleNamespace(spark=SimpleNamespace(sparkContext=context))
     one, begun = search.Search(settings, training), iter(range(2))
     one._parent_id = "0123"
@@ -137,7 +137,7 @@ def test_values_that_the_function_does_not_take_are_refused_at_once(monkeypatch,
     settings = {
         "function": "m:f",
         "num_proc": -1,
-        "mlflow": {"experiment": "x"},
+        "tracking": {"experiment": "x"},
         "tune": {"metric": "accuracy", "search_space": space},
     }
     monkeypatch.setattr(of_function, "find_function", lambda _: train)

@@ -38,17 +38,20 @@ def test_a_whole_file(tmp_path):
           train_data: /data/train
           test_data: {table: main.shop.test, columns: [features, label]}
         hyperparameters: {learning_rate: 1e-4, epochs: 3, name: 1e4x}
-        runner: {max_restarts: 2, hang_timeout_seconds: null}
-        mlflow: {experiment: shop, registered_model_name: shop, alias: champion}
+        run_config: {max_restarts: 2, hang_timeout_seconds: null}
+        tracking: {experiment: shop, registered_model_name: shop, alias: champion}
         """,
     )
     settings = load(TrainSettings, path, {})
     assert settings.data["train_data"].path == "/data/train"
     assert settings.data["test_data"].columns == ["features", "label"]
     assert settings.hyperparameters == {"learning_rate": 1e-4, "epochs": 3, "name": "1e4x"}
-    assert settings.runner.build() == RunConfig(max_restarts=2, hang_timeout_seconds=None)
-    assert settings.tracking.experiment == "shop"
-    assert (settings.mlflow.registered_model_name, settings.mlflow.alias) == ("shop", "champion")
+    assert settings.run_config.build() == RunConfig(max_restarts=2, hang_timeout_seconds=None)
+    assert settings.wanted_tracking.experiment == "shop"
+    assert (settings.tracking.registered_model_name, settings.tracking.alias) == (
+        "shop",
+        "champion",
+    )
 
 
 SCRIPT = {"script": "train.py", "num_proc": 2}
@@ -98,23 +101,35 @@ def test_flags_are_put_over_the_file_entry_by_entry(tmp_path):
         ({"script": "train.py"}, "give one of function, script, module, model and example."),
         ({"args": ["--epochs"]}, "args is for a script; a function has hyperparameters."),
         ({"data": {"x": "/data/x"}}, "the example digits has data of its own: leave data out."),
-        ({"runner": {"max_restart": 1}}, "runner: there is no key 'max_restart'; did you mean 'm"),
-        ({"runner": {"max_restarts": -1}}, "runner: max_restarts is -1; it must be 0 or more."),
-        ({"runner": {"max_restarts": "1"}}, "runner: max_restarts is '1'; it must be a whole"),
-        ({"runner": {"min_num_proc": 3}}, "min_num_proc is 3, and num_proc=2 starts only 2 ranks"),
-        ({"runner": 3}, "the flags: runner is 3; it should be keys and their values."),
-        ({"runner": None}, "runner is None; it should be keys and their values."),
         (
-            {"mlflow": {"experimant": "x"}},
-            "the flags: mlflow: there is no key 'experimant'; did you mean 'experiment'?",
+            {"run_config": {"max_restart": 1}},
+            "run_config: there is no key 'max_restart'; did you mean 'm",
         ),
         (
-            {"mlflow": {"experiment": 3}},
-            "flags: mlflow: Tracking: experiment is 3; it must be a text, or None.",
+            {"run_config": {"max_restarts": -1}},
+            "run_config: max_restarts is -1; it must be 0 or more.",
         ),
-        ({"mlflow": {"alias": "x"}}, "the flags: mlflow: alias needs a registered_model_name."),
-        ({"mlflow": {"alias": 3}}, "the flags: mlflow.alias is 3; it should be a text."),
-        ({"mlflow": True}, "mlflow is True; it should be keys and their values, or false."),
+        (
+            {"run_config": {"max_restarts": "1"}},
+            "run_config: max_restarts is '1'; it must be a whole",
+        ),
+        (
+            {"run_config": {"min_num_proc": 3}},
+            "min_num_proc is 3, and num_proc=2 starts only 2 ranks",
+        ),
+        ({"run_config": 3}, "the flags: run_config is 3; it should be keys and their values."),
+        ({"run_config": None}, "run_config is None; it should be keys and their values."),
+        (
+            {"tracking": {"experimant": "x"}},
+            "the flags: tracking: there is no key 'experimant'; did you mean 'experiment'?",
+        ),
+        (
+            {"tracking": {"experiment": 3}},
+            "flags: tracking: Tracking: experiment is 3; it must be a text, or None.",
+        ),
+        ({"tracking": {"alias": "x"}}, "the flags: tracking: alias needs a registered_model_name."),
+        ({"tracking": {"alias": 3}}, "the flags: tracking.alias is 3; it should be a text."),
+        ({"tracking": True}, "tracking is True; it should be keys and their values, or false."),
         ({"hyperparameters": [1]}, "hyperparameters is [1]; it should be keys and their values."),
         ({"hyperparameters": {3: 1}}, "hyperparameters has the key 3, which is no text: put it "),
         (
@@ -187,7 +202,7 @@ def test_a_text_is_a_table_or_a_path(text, kind):
 )
 def test_a_search_that_is_none(change, sentence):
     search = {"metric": "m", "search_space": {"lr": {"low": 0.1, "high": 1}}}
-    given = {**GOOD, "mlflow": {"experiment": "e"}, "tune": {**search, **change}}
+    given = {**GOOD, "tracking": {"experiment": "e"}, "tune": {**search, **change}}
     with pytest.raises(ConfigError) as raised:
         load(TuneSettings, None, given)
     assert f"the flags: {sentence}" in str(raised.value)
@@ -199,7 +214,7 @@ def test_a_search_that_is_none(change, sentence):
 @pytest.mark.parametrize("parallel", [1, 2, "auto"])
 def test_how_many_trials_at_a_time(parallel):
     search = {"metric": "m", "search_space": {"lr": {"low": 0.1, "high": 1}}, "parallel": parallel}
-    given = {**GOOD, "mlflow": {"experiment": "e"}, "tune": search}
+    given = {**GOOD, "tracking": {"experiment": "e"}, "tune": search}
     assert load(TuneSettings, None, given).tune.parallel == parallel
 
 

@@ -19,12 +19,12 @@ from sparkdl_runner.tracking.settings import Tracking
 def test_a_trial_leaves_spares_unless_the_settings_say_otherwise(monkeypatch, runner, seconds):
     configs = []
 
-    def make_runner(*, num_proc, backend, config):
-        configs.append(config)
+    def make_runner(*, num_proc, backend, run_config):
+        configs.append(run_config)
         return SimpleNamespace(reports=[], mlflow_run_id=None, run=lambda main: {"height": 1.0})
 
     monkeypatch.setattr(training, "DistributedRunner", make_runner)
-    settings = TrainSettings(function="bowl:train", num_proc=-2, runner=runner)
+    settings = TrainSettings(function="bowl:train", num_proc=-2, run_config=runner)
     search = SimpleNamespace(
         _settings=SimpleNamespace(
             tune=SimpleNamespace(search_space={}, metric="height"), hyperparameters={}

@@ -107,7 +107,7 @@ def test_a_model_that_cannot_be_logged_is_not_to_be_registered(tmp_path):
     settings = {
         "model": {"class": f"{__name__}:Masked", "in_features": 1, "out_features": 2},
         "feature_cols": ["words"],
-        "batch_size_per_rank": 4,
+        "batch_size": 4,
         "pad": {"words": 2},
     }
     data = {"train_data": converter_of(tmp_path)}
@@ -115,20 +115,20 @@ def test_a_model_that_cannot_be_logged_is_not_to_be_registered(tmp_path):
         assert work(**settings).converted(data, None, stack) == data
         register = {"registered_model_name": "words"}
         with pytest.raises(ConfigError, match=r"takes words_mask, which is no column of a table"):
-            work(**settings, mlflow=register).converted(data, None, stack)
+            work(**settings, tracking=register).converted(data, None, stack)
 
 
 def test_hyperparameters_are_settings_by_their_place():
     given = {"optimizer.lr": 0.5, "batch_size_per_rank": 7, "early_stopping.patience": 9}
     made = plan(given, optimizer="torch.optim:SGD")
     assert made.optimizer(torch.nn.Linear(1, 1).parameters()).defaults["lr"] == 0.5
-    assert made.batch_size_per_rank == 7
+    assert made.batch_size == 7
     assert made.early_stopping.patience == 9
     shown = work().parameters(given)
     assert shown["optimizer"] == "torch.optim:Adam"
     assert shown["optimizer.lr"] == 0.5
     assert shown["model.in_features"] == 3
-    assert shown["batch_size_per_rank"] == 7
+    assert shown["batch_size"] == 7
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_hyperparameters_are_settings_by_their_place():
         ({"train_step": "json:dumps"}, "It is given the trainer and the batch first."),
         ({"early_stopping": {"patience": 0}}, "early_stopping: patience is 0; expected 1 or more."),
         ({"epochs": 0}, "the flags: epochs is 0; expected 1 or more."),
-        ({"batch_size": 3}, "there is no key 'batch_size'; did you mean 'batch_size_per_rank'?"),
+        ({"batch_sise": 3}, "there is no key 'batch_sise'; did you mean 'batch_size'?"),
         ({"data": {}}, "data.train_data is missing: the rows to learn from."),
         ({"data": {"train": "t"}}, "data.train_data is missing: the rows to learn from; data has"),
         (
@@ -201,7 +201,7 @@ def test_what_is_wrong_is_one_sentence_with_its_key(change, sentence):
 
 def test_what_a_search_may_draw_is_tried_before_it_begins():
     search = work()
-    search.check({"optimizer.lr": [0.1, 0.2], "batch_size_per_rank": [8, 16]})
+    search.check({"optimizer.lr": [0.1, 0.2], "batch_size": [8, 16]})
     with pytest.raises(ConfigError, match=r"^tune\.search_space\.model\.hiden: model: torch"):
         search.check({"optimizer.lr": [0.1], "model.hiden": [3]})
     with pytest.raises(ConfigError, match=r"search_space\.epochs: epochs is 1.5; expected a whole"):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sparkdl_runner.tracking.report.goodput import (
     CHECKPOINT,
+    DATA_WAIT,
     END,
-    INPUT,
     LOST,
     PARTS,
     PROGRESS,
@@ -51,7 +51,7 @@ def test_each_second_goes_to_one_part():
     assert found == pytest.approx(
         {
             START: 10,
-            INPUT: 4,
+            DATA_WAIT: 4,
             CHECKPOINT: 6,
             LOST: 6,  # One second for each of the steps 26 to 31.
             RESTART: 10 + 10 + 5,  # To notice, to wait, and to come to the first step again.
@@ -61,7 +61,7 @@ def test_each_second_goes_to_one_part():
     )
     assert goodput_of([FAILED, WENT_ON]).share == pytest.approx(0.44)
     told = goodput_of([FAILED, WENT_ON]).sentence()
-    assert told.startswith("goodput 44.0% of 100 s (start 10.0%, input 4.0%")
+    assert told.startswith("goodput 44.0% of 100 s (start 10.0%, data wait 4.0%")
 
 
 def test_what_a_last_attempt_that_failed_did_after_its_checkpoint_is_lost():

@@ -18,7 +18,7 @@ from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.training.description.options import OPTIONS, checked_option
 
-OF_A_FIT = {"num_proc", "backend", "config"} | {
+OF_A_FIT = {"num_proc", "backend", "run_config"} | {
     *("predictionCol", "probabilityCol", "rawPredictionCol")
 }
 OF_A_TRAINER = {"checkpoints", "on_step", "on_epoch"}

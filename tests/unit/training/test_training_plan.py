@@ -57,7 +57,7 @@ def test_a_plan_is_trained_with_its_callbacks_and_reading() -> None:
     made = plan(
         epochs=2,
         callbacks=[both, one],
-        batch_size_per_rank=4,
+        batch_size=4,
         seed=3,
         sample_weight_col="w",
         transformation_fn=len,

@@ -57,7 +57,9 @@ def check_count(name: str, value: object) -> None:
 def check_config(config: object) -> None:
     """Raises TypeError unless ``config`` is a ``RunConfig`` or None."""
     if config is not None and not isinstance(config, RunConfig):
-        raise TypeError(f"config is {config!r}, a {type(config).__name__}; it must be a RunConfig.")
+        raise TypeError(
+            f"run_config is {config!r}, a {type(config).__name__}; it must be a RunConfig."
+        )
 
 
 def check_on_driver() -> None:

@@ -42,7 +42,7 @@ def test_petastorm_that_cannot_run_is_refused_before_ranks_start(monkeypatch):
 
 
 def test_variables_cannot_come_on_top_of_patterns():
-    backend = SparkBackend(-1, config=RunConfig(environment=["MY_*"]))
+    backend = SparkBackend(-1, run_config=RunConfig(environment=["MY_*"]))
     sentence = r"a list of patterns, .* variables besides \(LIBHDFS_OPTS\): give environment as a"
     with pytest.raises(ValueError, match=sentence):
         backend.run(print, env={"LIBHDFS_OPTS": "-Xmx2g"})
@@ -50,13 +50,13 @@ def test_variables_cannot_come_on_top_of_patterns():
 
 def test_it_takes_what_distributed_runner_takes():
     assert SparkBackend(-3).num_processes() == 3
-    assert SparkBackend(4, config=RunConfig(tracking=False)).num_processes() == 4
+    assert SparkBackend(4, run_config=RunConfig(tracking=False)).num_processes() == 4
     with pytest.raises(TypeError, match="num_proc is None"):
         SparkBackend(None)
     with pytest.raises(ValueError, match="'loud'; it must be one of"):
         SparkBackend(2, driver_log_verbosity="loud")
     with pytest.raises(TypeError, match="it must be a RunConfig"):
-        SparkBackend(2, config={})
+        SparkBackend(2, run_config={})
 
 
 def test_as_many_ranks_as_slots_need_a_session(monkeypatch):
@@ -100,7 +100,7 @@ def test_it_takes_what_horovods_own_example_gives(recwarn):
         start_timeout=300,
         env={"A": "1"},
     )
-    assert backend._config.start_timeout_seconds == 300
+    assert backend._run_config.start_timeout_seconds == 300
     assert not recwarn.list
 
 
@@ -118,7 +118,7 @@ def test_variables_of_the_backend_and_of_a_fit_come_together(monkeypatch):
         mlflow_run_id = None
 
         def __init__(self, **options):
-            made.append(options["config"].environment)
+            made.append(options["run_config"].environment)
 
         def gather(self, *_, **__):
             return []
