@@ -61,9 +61,19 @@ demo: run-$(firstword $(LANE))  ## train on Spark, track in MLflow; BACKEND=horo
 
 on_lanes := $(LANE:%=test-%) $(if $(filter classic,$(LANE)),test-tensorflow engines-short) \
     $(LANE:%=system-%)
+ifeq ($(ARGS),)
 # Each whole program runs in one lane: all of them in both would take too long.
-test: export SPARKDL_TEST_SHARED = $(if $(ARGS),,$(word 2,$(LANE)))
+test: export SPARKDL_TEST_SHARED = $(word 2,$(LANE))
 test: $(on_lanes)  ## lint and test both lanes; LANE=classic|modern, ARGS="-k name"
+else
+# Only what is asked for, without lint and without what other tests need.
+test: $(LANE:%=java-%)
+	@none=true; $(foreach lane,$(LANE),$(call in_lane,$(lane)) -m pytest $(side_by_side) $(ARGS); \
+	    code=$$?; \
+	    if [ $$code -eq 0 ]; then none=false; \
+	    elif [ $$code -eq 5 ]; then echo "make test: ARGS choose no test of the $(lane) lane" >&2; \
+	    else exit $$code; fi;) ! $$none
+endif
 
 # Three processes for two cores. The last one, of all else, waits for others most, and imports neither
 # torch nor MLflow.

@@ -24,7 +24,7 @@ _MISSING = ("n/a", "na", "#n/a", "null", "none", "nil", "missing", "unknown", "-
 def check_csv(
     frame: DataFrame, place: str, options: Iterable[str], columns: Sequence[str] | None
 ) -> None:
-    """Refuses a row of numbers as the header, and columns of numbers that were read as texts.
+    """Refuses a file without rows, one without a header, and numbers that were read as texts.
 
     Args:
         frame: As Spark has read it.
@@ -45,6 +45,11 @@ def check_csv(
         )
     if "inferschema" in given:
         return
+    # Without a row Spark takes each column for texts.
+    if all(kind == "string" for _, kind in frame.dtypes) and frame.isEmpty():
+        raise ConfigError(
+            f"{place} has a header ({', '.join(frame.columns)}) and no rows: look at what wrote it."
+        )
     kept = [one for one in frame.columns if columns is None or one in columns]
     spoilt = spoilt_column(frame.select(*[f"`{one}`" for one in kept]))
     if spoilt is not None:

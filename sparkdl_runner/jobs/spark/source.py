@@ -87,6 +87,8 @@ class Source(Settings):
             raise ConfigError(self._why_not(spark, error)) from None
         except Exception as error:
             raise ConfigError(self._unreadable(java.cause(error))) from None
+        if not frame.columns:
+            raise ConfigError(f"{self.place} is empty: it has no columns and no rows.")
         if self._form() == "csv":
             check_csv(frame, self.place, self.options, self.columns)
         unknown = [one for one in self.columns or [] if one not in frame.columns]
@@ -136,13 +138,17 @@ class Source(Settings):
             return f"there is no table {self.table}{near}"
         if "PATH_NOT_FOUND" in told:
             return f"there is nothing at {self.place}."
+        if "UNABLE_TO_INFER_SCHEMA" in told:
+            return f"there is no file to read in {self.place}.{self._other_formats()}"
         return self._unreadable(java.cause(error))
 
     def _unreadable(self, why: str) -> str:
-        told = f"Spark cannot read {self.place}: {why}."
-        if self.path is not None and self._form() is None:
-            told += " Files are Parquet unless format says that they are csv, json, orc or delta."
-        return told
+        return f"Spark cannot read {self.place}: {why}.{self._other_formats()}"
+
+    def _other_formats(self) -> str:
+        if self.path is None or self._form() is not None:
+            return ""
+        return " Files are Parquet unless format says that they are csv, json, orc or delta."
 
 
 def _is_file(path: str, spark: SparkSession) -> bool:

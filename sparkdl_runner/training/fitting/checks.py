@@ -77,6 +77,8 @@ def check_rows(data: FitData, plan: TrainingPlan, num_proc: int) -> None:
                     f"sample_weight_col {weight!r} holds {lowest:g}; weights must be 0 or more."
                 )
     rows, batch = len(data.train), abs(num_proc) * plan.batch_size
+    if not rows:
+        raise ValueError("There are no rows to train with: the table is empty.")
     if rows < batch and plan.training_fn is None:
         ranks, size = abs(num_proc), plan.batch_size
         raise ValueError(

@@ -112,6 +112,27 @@ def test_a_csv_file_without_a_header_loses_no_row(
     assert "Columns: _c0, _c1." in told
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("a,b,label\n", "x.csv has a header (a, b, label) and no rows: look at what wrote it."),
+        ("", "x.csv is empty: it has no columns and no rows."),
+        (None, "there is no file to read in ./x. Files are Parquet unless format says"),
+    ],
+    ids=["only a header", "empty", "a folder"],
+)
+def test_what_holds_no_rows_is_said_so(
+    spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], content: str | None, told: str
+) -> None:
+    if content is None:
+        (tmp_path / "x").mkdir()
+    else:
+        (tmp_path / "x.csv").write_text(content)
+    path = tmp_path / ("x" if content is None else "x.csv")
+    assert call(convert.JOB, "--source", path, "--output", tmp_path / "conv") == 2
+    assert told.replace("./x", str(path)) in capfd.readouterr().err
+
+
 def test_one_parquet_file_is_trained_on(
     spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.estimator.estimator import TorchEstimator
 from sparkdl_runner.training.description.options import TrainingPlan, checked
-from sparkdl_runner.training.fitting.checks import check_settings
+from sparkdl_runner.training.fitting.checks import check_rows, check_settings
 from sparkdl_runner.training.fitting.columns import check_types
 from sparkdl_runner.training.fitting.first_batch import network_of
 from sparkdl_runner.training.fitting.fit_identity import checkpoint_folder
@@ -70,6 +70,25 @@ def test_what_fits_together_is_let_through():
         early_stopping=EarlyStopping(metric="val_accuracy", mode="max"),
         has_validation=True,
     )
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        (0, "There are no rows to train with: the table is empty."),
+        (63, "There are 63 rows to train with, and a step takes 64 .* take batch_size=31 or less"),
+    ],
+)
+def test_too_few_rows_are_told(rows, sentence):
+    class Converter:
+        def __len__(self):
+            return rows
+
+        def open(self):
+            return SimpleNamespace(columns=[]), None, None
+
+    with pytest.raises(ValueError, match=sentence):
+        check_rows(SimpleNamespace(train=Converter(), validation=None), plan_of(), num_proc=-2)
 
 
 def test_a_function_that_cannot_be_sent_is_named_before_anything_starts():
