@@ -46,6 +46,10 @@ class Parser(argparse.ArgumentParser):
 
     pairs_flag = ""
     """The flag by which arguments of a person's own function are given, if there is one."""
+    flag_of_key: Mapping[str, str] = {}
+    """By the name of a setting, the flag that takes it as ``name=value``."""
+    elsewhere: Mapping[str, str] = {}
+    """The command that has a flag, by flags that this one lacks."""
     earlier_flags: Mapping[str, str] = {}
     """Today's flags by earlier ones, which are taken with a warning."""
     takes_more = False
@@ -82,9 +86,14 @@ class Parser(argparse.ArgumentParser):
     def _meant(self, given: str) -> str:
         flags = self._flags()
         longer = [flag for flag in flags if len(given) > len("--") and flag.startswith(given)]
+        name = given.removeprefix("--").replace("-", "_")
+        if name in self.flag_of_key:
+            return f"; did you mean {self.flag_of_key[name]} {name}=…?"
+        if given in self.elsewhere:
+            other = self.elsewhere[given]
+            return f"; {other} has it: see sparkdl-runner {other} --help."
         near = f"; did you mean {longer[0]!r}?" if longer else self._nearest(given, flags)
         if near == "." and self.pairs_flag and given.startswith("--"):
-            name = given.removeprefix("--").replace("-", "_")
             told = f"; an argument of the function is given by {self.pairs_flag} {name}=…"
             return f"{told}, one of a script after --" if self.takes_more else told
         return near

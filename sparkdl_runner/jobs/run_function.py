@@ -8,8 +8,8 @@ from typing import Any
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs import train
 from sparkdl_runner.jobs.settings import load
-from sparkdl_runner.jobs.settings.flags import as_pairs
-from sparkdl_runner.jobs.training.settings import TrainSettings
+from sparkdl_runner.jobs.settings.flags import as_pairs, flag
+from sparkdl_runner.jobs.training.settings import RunConfigSettings, TrainSettings
 from sparkdl_runner.launch.backends import BACKENDS
 
 
@@ -63,6 +63,10 @@ def add_parser(subparsers: Any) -> None:
     )
     as_pairs(parser, "--hyperparameters", "the function's arguments")
     parser.pairs_flag = "--hyperparameters"
+    parser.flag_of_key = dict.fromkeys(RunConfigSettings.model_fields, "--run-config")
+    parser.elsewhere = {
+        flag(name): "train" for name in ("data", "cache_url", "checkpoint_url", "tracking", "name")
+    }
     parser.earlier_flags = {"--arguments": "--hyperparameters", "--runner": "--run-config"}
     parser.takes_more = True
     as_pairs(parser, "--run-config", "settings of RunConfig, such as max_restarts=2")

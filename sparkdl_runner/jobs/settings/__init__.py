@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import types
+import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -16,6 +18,14 @@ from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.settings.refusal import sentence
 from sparkdl_runner.jobs.settings.yaml_file import read_yaml
+
+
+def options(field: pydantic.fields.FieldInfo) -> Sequence[Any]:
+    """The types that a field admits, besides None."""
+    annotation = field.annotation
+    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
+        return [annotation]
+    return [one for one in typing.get_args(annotation) if one is not type(None)]
 
 
 class Settings(pydantic.BaseModel):
@@ -43,8 +53,24 @@ class Settings(pydantic.BaseModel):
             raise PydanticCustomError("no_keys", "it should be {expected}", {"expected": expected})
         for key in given:
             if key not in cls.model_fields:
-                raise ValueError(f"there is no key {key!r}{did_you_mean(key, cls.model_fields)}")
+                below = cls.parents().get(key)
+                near = (
+                    f"; did you mean {below}.{key}?"
+                    if below
+                    else did_you_mean(key, cls.model_fields)
+                )
+                raise ValueError(f"there is no key {key!r}{near}")
         return given
+
+    @classmethod
+    def parents(cls) -> dict[str, str]:
+        """By each key that is below another one, that one."""
+        found: dict[str, str] = {}
+        for name, field in cls.model_fields.items():
+            for kind in options(field):
+                if isinstance(kind, type) and issubclass(kind, Settings):
+                    found |= dict.fromkeys(kind.model_fields, name)
+        return found
 
 
 class DataclassSettings(Settings):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pydantic
 
 from sparkdl_runner.cli.command_line import Parser
-from sparkdl_runner.jobs.settings import Settings
+from sparkdl_runner.jobs.settings import Settings, options
 from sparkdl_runner.jobs.settings.yaml_file import parse_value
 
 
@@ -23,19 +22,20 @@ def add_flags(parser: Parser, kind: type[Settings]) -> None:
         kind: The settings.
     """
     parser.add_argument("--config", metavar="FILE", help="YAML with these settings; flags win")
-    parser.earlier_flags = {_flag(name): _flag(today) for name, today in kind.earlier_names.items()}
+    parser.earlier_flags = {flag(name): flag(today) for name, today in kind.earlier_names.items()}
+    parser.flag_of_key = {key: flag(name) for key, name in kind.parents().items()}
     titles = {name: title for title, names in kind.groups.items() for name in names}
     groups = {title: parser.add_argument_group(title) for title in kind.groups}
     for name, field in kind.model_fields.items():
         group = groups[titles[name]] if name in titles else parser
         text = (field.description or "").replace("%", "%%")
         if _is_mapping(field):
-            as_pairs(group, _flag(name), text, default=argparse.SUPPRESS)
+            as_pairs(group, flag(name), text, default=argparse.SUPPRESS)
             if name == kind.arguments_of_function:
-                parser.pairs_flag = _flag(name)
+                parser.pairs_flag = flag(name)
         else:
             group.add_argument(
-                *([_flag(name), "--np"] if name == "num_proc" else [_flag(name)]),
+                *([flag(name), "--np"] if name == "num_proc" else [flag(name)]),
                 dest=name,
                 type=str if _is_text(field) else parse_value,
                 default=argparse.SUPPRESS,
@@ -44,14 +44,15 @@ def add_flags(parser: Parser, kind: type[Settings]) -> None:
             )
 
 
-def _flag(name: str) -> str:
+def flag(name: str) -> str:
+    """The flag of a setting."""
     return f"--{name.replace('_', '-')}"
 
 
-def as_pairs(parser: argparse._ActionsContainer, flag: str, text: str, default: Any = ()) -> None:
+def as_pairs(parser: argparse._ActionsContainer, name: str, text: str, default: Any = ()) -> None:
     """Adds a flag whose values are ``key=value``, each as YAML would read it."""
     parser.add_argument(
-        flag,
+        name,
         nargs="+",
         action="extend",
         type=_pair,
@@ -78,32 +79,22 @@ def _pair(text: str) -> tuple[str, Any]:
     return key, parse_value(value)
 
 
-def _options(field: pydantic.fields.FieldInfo) -> Sequence[Any]:
-    """The types that a field admits, besides None."""
-    annotation = field.annotation
-    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
-        return [annotation]
-    return [one for one in typing.get_args(annotation) if one is not type(None)]
-
-
 def _is_mapping(field: pydantic.fields.FieldInfo) -> bool:
     """Whether its value is a mapping, and not a text, a number or a list as well."""
-    options = _options(field)
+    kinds = options(field)
     return any(
         typing.get_origin(one) in (dict, Mapping)
         or (isinstance(one, type) and issubclass(one, Settings) and not one.has_short_form)
-        for one in options
-    ) and not any(
-        one in (str, int) or typing.get_origin(one) in (list, Sequence) for one in options
-    )
+        for one in kinds
+    ) and not any(one in (str, int) or typing.get_origin(one) in (list, Sequence) for one in kinds)
 
 
 def _is_text(field: pydantic.fields.FieldInfo) -> bool:
-    return all(one is str or typing.get_origin(one) is typing.Literal for one in _options(field))
+    return all(one is str or typing.get_origin(one) is typing.Literal for one in options(field))
 
 
 def _metavar(field: pydantic.fields.FieldInfo) -> str:
-    (first, *_) = _options(field)
+    (first, *_) = options(field)
     if typing.get_origin(first) is typing.Literal:
         return "|".join(str(one) for one in typing.get_args(first))
     return {int: "N", float: "X", bool: "true|false", str: "TEXT"}.get(first, "VALUE")

@@ -66,6 +66,8 @@ def test_no_run_is_wanted_where_a_flag_says_so(tmp_path):
             "an argument of the function is given by --hyperparameters weight_decay=…; --help",
         ),
         (["--hyperparameters", "lr"], "'lr' is not KEY=VALUE"),
+        (["--max-restarts", "2"], "there is no --max-restarts; did you mean --run-config max_rest"),
+        (["--experiment=e"], "no --experiment=e; did you mean --tracking experiment=…?"),
         (["--num-proc"], "expected one argument"),
         ([], "give one of function, script, module, model and example."),
         (["--example", "digits"], "num_proc is missing."),
@@ -181,6 +183,10 @@ def test_the_command_of_all_commands(capsys):
     assert (
         "there is no --epochs; an argument of the function is given by --hyperparameters epochs=…"
         in (capsys.readouterr().err)
+    )
+    assert cli(["run", "a:b", "--np", "-1", "--tracking", "experiment=e"]) == 2
+    assert "there is no --tracking; train has it: see sparkdl-runner train --help." in (
+        capsys.readouterr().err
     )
     with pytest.raises(SystemExit):
         cli(["--help"])

@@ -117,6 +117,7 @@ def test_flags_are_put_over_the_file_entry_by_entry(tmp_path):
             {"run_config": {"min_num_proc": 3}},
             "min_num_proc is 3, and num_proc=2 starts only 2 ranks",
         ),
+        ({"max_restarts": 2}, "no key 'max_restarts'; did you mean run_config.max_restarts?"),
         ({"run_config": 3}, "the flags: run_config is 3; it should be keys and their values."),
         ({"run_config": None}, "run_config is None; it should be keys and their values."),
         (
