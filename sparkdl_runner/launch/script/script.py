@@ -223,6 +223,8 @@ def _find_file(given: str) -> str:
         )
     beside = path.parent if path.parent.is_dir() else Path()
     near = nearest(path.name, [one.name for one in beside.glob("*.py")])
+    if beside != Path():
+        near = near.replace("mean '", f"mean '{beside}{os.sep}")
     where = "" if path.is_absolute() else f" in {Path.cwd()}"
     raise LaunchError(f"there is no script {given}{where}{near}")
 

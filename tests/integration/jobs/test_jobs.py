@@ -246,7 +246,8 @@ def test_what_cannot_work_is_refused_before_a_task_runs(
         arguments["output"] = tmp_path / "occupied"
     tracker = spark.sparkContext.statusTracker()
     jobs_before = set(tracker.getJobIdsForGroup(None))
-    argv = [part for name, value in arguments.items() for part in (f"--{name}", value)]
+    flags = {f"--{name.replace('_', '-')}": value for name, value in arguments.items()}
+    argv = [part for pair in flags.items() for part in pair]
     assert call(module.JOB, *argv) == 2
     told = capfd.readouterr().err.splitlines()
     said = [line for line in told if line.startswith(f"{module.JOB.name}: ")]
