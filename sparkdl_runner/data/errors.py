@@ -41,6 +41,18 @@ class StorageError(DatasetError):
     """A storage does not give a file, for a reason of its own: the file may well be whole."""
 
 
+class NoSharedFolderError(DatasetError, ValueError):
+    """Executors and ranks share no folder, as far as is known, in which a conversion could lie."""
+
+    def __init__(self, remedy: str) -> None:
+        super().__init__(
+            f"The executors of this cluster need a directory that they share with the ranks: "
+            f"{remedy}, such as s3a://bucket/cache, "
+            "abfss://container@account.dfs.core.windows.net/cache, "
+            "dbfs:/Volumes/catalog/schema/volume or file:///mnt/shared/cache."
+        )
+
+
 class NoManifestError(DatasetError, FileNotFoundError):
     """A directory has no manifest: no conversion, or one that never finished."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.base.filesystem import StorageOptions, normalize_url
 from sparkdl_runner.base.private_folder import private_folder, user_name
+from sparkdl_runner.data.errors import NoSharedFolderError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +56,8 @@ def parent_cache_dir_url(spark: SparkSession) -> str:
     Hadoop's default filesystem if that is shared.
 
     Raises:
-        ValueError: Neither is there, or the setting is not a URL.
+        NoSharedFolderError: Neither is there.
+        ValueError: The setting is not a URL.
     """
     configured = spark.conf.get(PARENT_CACHE_DIR_URL_CONF, None)
     if configured:
@@ -70,12 +72,7 @@ def parent_cache_dir_url(spark: SparkSession) -> str:
         if default and not default.startswith("file:"):
             folder = f"/tmp/{_CACHE_NAME}-{user_name()}"  # noqa: S108
             return normalize_url(f"{default.rstrip('/')}{folder}")
-    raise ValueError(
-        "The executors of this cluster need a directory that they share with the ranks: set the "
-        f"Spark setting {PARENT_CACHE_DIR_URL_CONF} to one, such as s3a://bucket/cache, "
-        "abfss://container@account.dfs.core.windows.net/cache, dbfs:/Volumes/catalog/schema/volume "
-        "or file:///mnt/shared/cache."
-    )
+    raise NoSharedFolderError(f"set the Spark setting {PARENT_CACHE_DIR_URL_CONF} to one")
 
 
 def application_id(spark: SparkSession) -> str:

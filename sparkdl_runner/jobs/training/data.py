@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.spark import storage
 
@@ -52,18 +55,28 @@ def use_cache(spark: SparkSession, cache_url: str) -> None:
     spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, place)
 
 
-def converted(found: Any, spark: SparkSession | None, cache_url: str | None) -> Any:
-    """The converter of what was opened. A DataFrame is converted below ``cache_url``.
-
-    Raises:
-        ConfigError: It cannot be converted.
-    """
-    from sparkdl_runner.data import DatasetError, SparkDatasetConverter, make_spark_converter
+def converted(found: Any, spark: SparkSession | None) -> Any:
+    """The converter of what was opened; a DataFrame is converted."""
+    from sparkdl_runner.data import SparkDatasetConverter, make_spark_converter
 
     if isinstance(found, SparkDatasetConverter) or spark is None:
         return found
+    return make_spark_converter(found)
+
+
+@contextmanager
+def refusals(where: str) -> Iterator[None]:
+    """Tells what is wrong with the data, or does not fit it, as a refusal of the settings.
+
+    Raises:
+        ConfigError: That is so; it names the key, and not Spark's setting behind it.
+    """
+    from sparkdl_runner.data import DatasetError
+    from sparkdl_runner.data.errors import NoSharedFolderError
+
     try:
-        return make_spark_converter(found)
-    except (TypeError, ValueError, DatasetError) as error:
-        advice = "" if cache_url else " (cache_url says where data is converted to)"
-        raise ConfigError(f"{str(error).rstrip('.')}{advice}.") from None
+        yield
+    except NoSharedFolderError:
+        raise ConfigError(str(NoSharedFolderError("give cache_url"))) from None
+    except (ValueError, TypeError, DatasetError) as error:
+        raise ConfigError(f"{where}: {first_line(error)}") from None

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.jobs.training.arguments import check_kinds, check_names
-from sparkdl_runner.jobs.training.data import converted
+from sparkdl_runner.jobs.training.data import converted, refusals
 from sparkdl_runner.jobs.training.entry_point import find_function
 from sparkdl_runner.jobs.training.settings import TrainSettings
 
@@ -87,11 +87,11 @@ class OfFunction:
         Raises:
             ConfigError: Some cannot be converted.
         """
-        cache_url = self._settings.cache_url
-        return {
-            name: stack.enter_context(converted(one, spark, cache_url))
-            for name, one in opened.items()
-        }
+        data = {}
+        for name, one in opened.items():
+            with refusals(f"data.{name}"):
+                data[name] = stack.enter_context(converted(one, spark))
+        return data
 
     def arguments(self, hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
         """The function's arguments besides its data."""

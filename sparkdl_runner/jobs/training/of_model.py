@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pydantic
 
 from sparkdl_runner.base.nearest import did_you_mean
-from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.errors import ConfigError, NotPicklableError
 from sparkdl_runner.jobs.settings.refusal import sentence
 from sparkdl_runner.jobs.training.arguments import check_names
+from sparkdl_runner.jobs.training.data import refusals
 from sparkdl_runner.jobs.training.plan_of_settings import flat, plan, put
 from sparkdl_runner.jobs.training.plan_settings import PlanSettings
 from sparkdl_runner.jobs.training.settings import TrainSettings
@@ -100,7 +100,7 @@ class OfModel:
                     near = did_you_mean(column, known)
                     raise ConfigError(f"data.{name} has no column {column!r}{near}")
             if _is_frame(one):
-                with _refusals(f"data.{name}"):
+                with refusals(f"data.{name}"):
                     selection(one, self._plan)
 
     def converted(
@@ -120,10 +120,10 @@ class OfModel:
 
         data: dict[str, Any] = {}
         for name, one in opened.items():
-            with _refusals(f"data.{name}"):
+            with refusals(f"data.{name}"):
                 data |= self._converted(name, one, stack)
         train_data, validation_data = data["train_data"], data.get("validation_data")
-        with _refusals("the training cannot begin"):
+        with refusals("the training cannot begin"):
             num_proc = self._settings.num_proc
             _, network = trial(self._plan, train_data, validation_data, num_proc)
             self._check_logging(network, train_data)
@@ -190,14 +190,3 @@ def _columns(opened: Any) -> list[str]:
     if hasattr(opened, "columns"):
         return list(opened.columns)
     return [column.name for column in opened.open()[0].columns]
-
-
-@contextmanager
-def _refusals(where: str) -> Iterator[None]:
-    """Tells what is wrong with the data, or does not fit it, as a refusal of the settings."""
-    from sparkdl_runner.data import DatasetError
-
-    try:
-        yield
-    except (ValueError, TypeError, DatasetError) as error:
-        raise ConfigError(f"{where}: {first_line(error)}") from None

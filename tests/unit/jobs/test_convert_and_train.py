@@ -8,11 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from sparkdl_runner import data
+from sparkdl_runner.data.errors import NoSharedFolderError
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs import convert, training
 from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.spark.source import Source
 from sparkdl_runner.jobs.training import of_function
+from sparkdl_runner.jobs.training.data import refusals
 from sparkdl_runner.jobs.training.settings import TrainSettings
 
 
@@ -89,3 +91,11 @@ def test_spark_is_started_where_it_is_needed(
     expected = SparkAskedForError if is_started else ConfigError
     with pytest.raises(expected), training.prepared(settings):
         pass
+
+
+def test_what_is_wrong_with_data_is_told_by_its_key_and_not_by_sparks_setting():
+    told = "share with the ranks: give cache_url, such as s3a:"
+    with pytest.raises(ConfigError, match=told), refusals("data.x"):
+        raise NoSharedFolderError("set the Spark setting a.b.c to one")
+    with pytest.raises(ConfigError, match="^data.x: no such type$"), refusals("data.x"):
+        raise TypeError("no such type\nand more")
