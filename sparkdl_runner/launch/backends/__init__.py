@@ -107,16 +107,18 @@ class Backend(ABC):
         """
         return None
 
-    @abstractmethod
     def listen(self, address: str, port_range: PortRange | None = None) -> Listeners:
         """Opens, in rank 0's agent, what the rendezvous is to listen on at ``address``.
 
         See ``network.listen``.
         """
+        from sparkdl_runner.launch.backends.listeners import Listeners
+        from sparkdl_runner.launch.wire import network
 
-    @abstractmethod
+        return Listeners(network.listen(address, port_range))
+
     def serve(self, listeners: Listeners, rendezvous: Rendezvous, tell: Tell) -> Release:
-        """Serves the rendezvous from this process.
+        """Serves the rendezvous from this process: here, the store of ``rendezvous/store.py``.
 
         Args:
             listeners: What ``listen`` returned.
@@ -126,6 +128,9 @@ class Backend(ABC):
         Returns:
             What to call at the end of the run.
         """
+        from sparkdl_runner.launch.backends.rendezvous.store import serve
+
+        return serve(listeners, rendezvous, tell)
 
     def serve_copy(self, listeners: Listeners, rendezvous: Rendezvous) -> Release:
         """Serves this host's ranks a copy of rank 0's store, where ``copies_store``.

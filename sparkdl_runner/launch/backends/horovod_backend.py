@@ -11,7 +11,6 @@ from sparkdl_runner.launch.backends import (
     Backend,
     Release,
     Rendezvous,
-    Tell,
     horovod_elastic,
     wrong_backend,
 )
@@ -20,7 +19,6 @@ from sparkdl_runner.rank.world import World
 
 if TYPE_CHECKING:
     from sparkdl_runner.launch.backends.listeners import Listeners
-    from sparkdl_runner.launch.wire.network import PortRange
 
 # Horovod raises the same for an operation that it refuses and for the loss of a peer. These are the
 # refusals in ``controller.cc``, ``operation_manager.cc`` and ``common.h`` of 0.28.1.
@@ -78,18 +76,6 @@ class HorovodBackend(Backend):
     def advice(self, error: BaseException) -> str:
         """See ``Backend.advice``."""
         return _advice_on_adasum(error) or wrong_backend.advice_on_torch(error, self.name)
-
-    def listen(self, address: str, port_range: PortRange | None = None) -> Listeners:
-        """See ``Backend.listen``."""
-        from sparkdl_runner.launch.backends.rendezvous.store import listen
-
-        return listen(address, port_range)
-
-    def serve(self, listeners: Listeners, rendezvous: Rendezvous, tell: Tell) -> Release:
-        """See ``Backend.serve``."""
-        from sparkdl_runner.launch.backends.rendezvous.store import serve
-
-        return serve(listeners, rendezvous, tell)
 
     def serve_copy(self, listeners: Listeners, rendezvous: Rendezvous) -> Release:
         """See ``Backend.serve_copy``."""

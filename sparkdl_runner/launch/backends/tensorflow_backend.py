@@ -5,22 +5,10 @@ from __future__ import annotations
 import json
 import re
 import socket
-from typing import TYPE_CHECKING
 
-from sparkdl_runner.launch.backends import (
-    Backend,
-    Release,
-    Rendezvous,
-    Tell,
-    tensorflow_server,
-    wrong_backend,
-)
+from sparkdl_runner.launch.backends import Backend, Rendezvous, tensorflow_server, wrong_backend
 from sparkdl_runner.launch.backends.environment import common_environment
 from sparkdl_runner.rank.world import World
-
-if TYPE_CHECKING:
-    from sparkdl_runner.launch.backends.listeners import Listeners
-    from sparkdl_runner.launch.wire.network import PortRange
 
 # Words of TensorFlow 2.21 in other errors about a lost peer.
 _LOST_PEER = re.compile(
@@ -96,18 +84,6 @@ class TensorflowBackend(Backend):
             held.close()
             raise
         return held
-
-    def listen(self, address: str, port_range: PortRange | None = None) -> Listeners:
-        """See ``Backend.listen``."""
-        from sparkdl_runner.launch.backends.rendezvous.store import listen
-
-        return listen(address, port_range)
-
-    def serve(self, listeners: Listeners, rendezvous: Rendezvous, tell: Tell) -> Release:
-        """See ``Backend.serve``: here the ranks meet before TensorFlow connects them."""
-        from sparkdl_runner.launch.backends.rendezvous.store import serve
-
-        return serve(listeners, rendezvous, tell)
 
     def join_in_worker(self, listener: socket.socket | None) -> None:
         """Prepares for the server that TensorFlow starts when user code makes its strategy."""
