@@ -119,7 +119,7 @@ class MemoryPlan:
     less than a page."""
     part_rows: int
     """The same of one that is partly read. The reader keeps the last ones."""
-    spare_bytes: int
+    remote_bytes: int
     """What remote row groups may take beyond ``MemoryLimit.files_bytes``."""
 
     @classmethod
@@ -196,7 +196,7 @@ class MemoryPlan:
             chunk_steps=chunk_steps,
             whole_rows=whole_rows,
             part_rows=part_rows,
-            spare_bytes=fetched_bytes + max(0, left - page_limit * page_bytes) // 2,
+            remote_bytes=fetched_bytes + max(0, left - page_limit * page_bytes) // 2,
         )
 
 

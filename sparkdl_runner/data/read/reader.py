@@ -86,10 +86,10 @@ class RowGroupReader:
         if _CAN_VERIFY_PAGES and not known:
             self._access["page_checksum_verification"] = True
 
-    def allow(self, spare_bytes: int) -> None:
+    def allow_more(self, more_bytes: int) -> None:
         """Remote row groups may take so much memory beside ``memory_bytes``."""
         if self._remote is not None:
-            self._remote.allow(spare_bytes)
+            self._remote.allow_more(more_bytes)
 
     def read_ahead(self, groups: Iterable[int], columns: Sequence[Column]) -> None:
         """Begins to fetch row groups that will be read, in this order; nothing for local files."""

@@ -188,7 +188,7 @@ def test_all_parts_together_stay_within_the_limit(
     parts = 2 * data.open_groups(order, 8) * (plan.part_rows * row_bytes - (64 << 10))
     ahead = 4 * plan.chunk_steps * 64 * row_bytes
     decoding = plan.threads * plan.whole_rows * row_bytes
-    fixed = (16 << 20) + (mebibytes << 20) // 24 + data.open_bytes(order, 8) + plan.spare_bytes
+    fixed = (16 << 20) + (mebibytes << 20) // 24 + data.open_bytes(order, 8) + plan.remote_bytes
     assert blocks + max(0, parts) + ahead + decoding + fixed <= 1.1 * (mebibytes << 20)
     assert blocks >= data.block_bytes(order, 8) // 2
 
