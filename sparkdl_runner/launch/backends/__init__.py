@@ -67,8 +67,12 @@ class Backend(ABC):
     until all ranks have ended. Else the agent serves it."""
     copies_store = False
     """Whether each host's first agent serves its ranks a copy of rank 0's store."""
+    join_call: str
+    """How user code joins its peers, as it is written."""
+    joins: tuple[str, str]
+    """What that call leads to: a module, and a function or a class's method in it."""
     join_functions: tuple[tuple[str, str], ...]
-    """The backend's rendezvous in user code: the end of a file's path, and a function in it."""
+    """Where it waits for its peers: the end of a file's path, and a function in it."""
     waiting_in: tuple[str, ...]
     """Parts of the paths of files in which a rank waits for its peers."""
     may_wait_in: tuple[str, ...] = ()

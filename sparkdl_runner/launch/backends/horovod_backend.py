@@ -12,6 +12,7 @@ from sparkdl_runner.launch.backends import (
     Release,
     Rendezvous,
     horovod_elastic,
+    joined,
     wrong_backend,
 )
 from sparkdl_runner.launch.backends.environment import common_environment, join_seconds
@@ -38,6 +39,8 @@ class HorovodBackend(Backend):
     imports = ("torch", "horovod.torch")
     store_in_worker = False
     copies_store = True
+    join_call = "hvd.init()"
+    joins = joined.HOROVODS_INIT
     join_functions = (("horovod/common/basics.py", "init"),)
     waiting_in = ("/horovod/",)
     missing_sentence = (
@@ -75,7 +78,7 @@ class HorovodBackend(Backend):
 
     def advice(self, error: BaseException) -> str:
         """See ``Backend.advice``."""
-        return _advice_on_adasum(error) or wrong_backend.advice_on_torch(error, self.name)
+        return _advice_on_adasum(error) or wrong_backend.advice_on_torch(error, self)
 
     def serve_copy(self, listeners: Listeners, rendezvous: Rendezvous) -> Release:
         """See ``Backend.serve_copy``."""
@@ -87,7 +90,7 @@ class HorovodBackend(Backend):
         """See ``Backend.join_in_worker``."""
         horovod_elastic.take_over()
         if int(os.environ["WORLD_SIZE"]) > 1:
-            wrong_backend.refuse_tensorflow(self.name)
+            wrong_backend.refuse_tensorflow(self)
 
 
 def _place_of_store(world: World, rendezvous: Rendezvous) -> dict[str, str]:

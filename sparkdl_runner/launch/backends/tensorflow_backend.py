@@ -6,7 +6,13 @@ import json
 import re
 import socket
 
-from sparkdl_runner.launch.backends import Backend, Rendezvous, tensorflow_server, wrong_backend
+from sparkdl_runner.launch.backends import (
+    Backend,
+    Rendezvous,
+    joined,
+    tensorflow_server,
+    wrong_backend,
+)
 from sparkdl_runner.launch.backends.environment import common_environment
 from sparkdl_runner.rank.world import World
 
@@ -31,6 +37,8 @@ class TensorflowBackend(Backend):
     name = "tensorflow"
     imports = ("tensorflow",)
     store_in_worker = False
+    join_call = "tf.distribute.MultiWorkerMirroredStrategy()"
+    joins = joined.TENSORFLOWS_STRATEGY
     join_functions = (("/sparkdl_runner/launch/backends/tensorflow_server.py", "wait_for_all"),)
     waiting_in = ("/sparkdl_runner/launch/backends/tensorflow_server.py",)
     # An operation computes, or waits for its peers, in native code below these.
@@ -67,7 +75,7 @@ class TensorflowBackend(Backend):
 
     def advice(self, error: BaseException) -> str:
         """See ``Backend.advice``."""
-        return _advice_on_keras(error) or wrong_backend.advice_on_torch(error, self.name)
+        return _advice_on_keras(error) or wrong_backend.advice_on_torch(error, self)
 
     def hold_port(self) -> socket.socket | None:
         """See ``Backend.hold_port``.
@@ -88,7 +96,7 @@ class TensorflowBackend(Backend):
     def join_in_worker(self, listener: socket.socket | None) -> None:
         """Prepares for the server that TensorFlow starts when user code makes its strategy."""
         if tensorflow_server.has_peers():
-            wrong_backend.refuse_horovod(self.name)
+            wrong_backend.refuse_horovod(self)
             tensorflow_server.prepare()
 
 
