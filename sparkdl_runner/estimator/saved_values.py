@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import functools
-import importlib
 import inspect
 import warnings
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ import cloudpickle
 
 from sparkdl_runner.estimator.trust import how_to_trust
 from sparkdl_runner.launch.config import RunConfig
-from sparkdl_runner.network.saved import UntrustedModelError
+from sparkdl_runner.network.saved import UntrustedModelError, imported, reference_of
 from sparkdl_runner.tracking.settings import Tracking
 from sparkdl_runner.training.description.described import described
 from sparkdl_runner.training.loop.early_stopping import EarlyStopping
@@ -181,25 +180,9 @@ def _can_be_called(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, (nn.Module, *_SETTINGS))
 
 
-def reference_of(value: Any) -> str | None:
-    """``module:name`` of a function or class; None where it cannot be imported by that."""
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    name = name or getattr(value, "__name__", None)
-    if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
-        return None
-    try:
-        found = _imported(f"{module}:{name}")
-    except (ImportError, AttributeError, ValueError):
-        return None
-    return f"{module}:{name}" if found is value else None
-
-
 def _imported(reference: str) -> Any:
     module, _, name = reference.partition(":")
     for kind in _SETTINGS:  # Their modules have moved since some estimators were saved.
         if module.startswith("sparkdl_runner.") and name == kind.__name__:
             return kind
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
+    return imported(reference)

@@ -51,16 +51,26 @@ class Network:
     factory: Any = None
 
 
-def reference_of(factory: Callable[[], Any] | None) -> str | None:
+def reference_of(value: Any) -> str | None:
     """``module:name`` of a function or class, or None where it cannot be imported by it."""
-    module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
-    if not module or not name or module == "__main__":
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    name = name or getattr(value, "__name__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
         return None
     try:
-        found = _imported(f"{module}:{name}")
-    except (ImportError, AttributeError):
+        found = imported(f"{module}:{name}")
+    except (ImportError, AttributeError, ValueError):
         return None
-    return f"{module}:{name}" if found is factory else None
+    return f"{module}:{name}" if found is value else None
+
+
+def imported(reference: str) -> Any:
+    """The function or class of which ``reference_of`` returned this."""
+    module, _, name = reference.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
 
 
 def save(
@@ -179,7 +189,7 @@ def load(
             graph = (folder / GRAPH_FILE).read_bytes()
             module = load_graph(graph)
         elif about["form"] == "reference":
-            factory = _imported(about["reference"])
+            factory = imported(about["reference"])
             module = factory()
             _fill(module, folder)
         else:
@@ -213,11 +223,3 @@ def _fill(network: torch.nn.Module, folder: Path) -> None:
             + " ".join(str(error).split())
         ) from error
     network.eval()
-
-
-def _imported(reference: str) -> Any:
-    module, _, name = reference.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found

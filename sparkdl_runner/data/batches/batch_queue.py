@@ -31,12 +31,13 @@ cache before they are used."""
 
 @dataclass(frozen=True, kw_only=True)
 class _Delivery:
-    """Batches of one chunk, and what the caller's stream has to wait for."""
+    """Batches of one chunk."""
 
     epoch: int
     step: int
     batches: Iterable[Batch]
-    ticket: Any
+    copied: Any
+    """What ``send`` returned: an event after the copy to a GPU, else None."""
     skipped: Sequence[str]
     """The problem of each skipped image."""
     ends_epoch: bool
@@ -81,7 +82,7 @@ class BatchQueue:
                 if item.ends_epoch:  # Who counts batches asks for no more after the last one.
                     skipped.tell()
                 for offset, batch in enumerate(item.batches):
-                    self.memory.receive(batch, item.ticket)
+                    self.memory.receive(batch, item.copied)
                     yield item.epoch, item.step + offset, batch
         finally:
             self.stop()
@@ -133,9 +134,9 @@ class BatchQueue:
         whole = {name: wrap(array) for name, array in chunk.dense.items()}
         if chunk.row_mask is not None:
             whole[ROW_MASK] = wrap(chunk.row_mask)
-        ticket = None
+        copied = None
         if self.transform is None:
-            ticket = self.memory.send([whole])
+            copied = self.memory.send([whole])
         batches: Iterable[Batch] = itertools.chain.from_iterable(self._split(whole, chunk))
         if chunk.variable:
             batches = list(batches)
@@ -143,16 +144,16 @@ class BatchQueue:
                 for name, value in chunk.variable_batch(index).items():
                     batch[name] = wrap(value) if isinstance(value, np.ndarray) else value
             if self.transform is None:
-                ticket = self.memory.send(batches)
+                copied = self.memory.send(batches)
         if self.transform is not None:
             with self.memory.side_stream():
                 batches = [_transformed(self.transform, batch) for batch in batches]
-                ticket = self.memory.send(batches)
+                copied = self.memory.send(batches)
         return _Delivery(
             epoch=chunk.epoch,
             step=chunk.step,
             batches=batches,
-            ticket=ticket,
+            copied=copied,
             skipped=chunk.skipped,
             ends_epoch=chunk.step + len(chunk.bounds) - 1 == self.chunker.steps,
         )

@@ -135,21 +135,22 @@ class Chunker:
 
     def _chunk(self, epoch: int, step: int, count: int, empty: Empty) -> Chunk:
         begin = step * self.order.lane_batch
-        # The parts of blocks that each lane gives to these steps, in order.
+        # The rows of blocks that these steps take from each lane, in order.
         used: list[list[tuple[LoadedBlock, slice]]] = []
         for lane in self.lanes:
             end = min(begin + count * self.order.lane_batch, int(self.order.lane_rows[lane]))
             blocks = self.blocks.blocks_of(epoch, lane, begin, end)
-            used.append([(loaded, _part(loaded, begin, end)) for loaded in blocks])
+            used.append([(loaded, _taken(loaded, begin, end)) for loaded in blocks])
         bounds = np.arange(count + 1) * (len(self.lanes) * self.order.lane_batch)
         row_mask, kept = None, None
         if self.arena.lies_in_order and _rows_of(used) == bounds[-1]:
-            parts = [[(loaded.pages, part) for loaded, part in blocks] for blocks in used]
-            dense = dict(self.arena.interleave(parts, count, empty))
+            places = [[(loaded.pages, taken) for loaded, taken in blocks] for blocks in used]
+            dense = dict(self.arena.interleave(places, count, empty))
             row_mask = np.ones(int(bounds[-1]), dtype=np.bool_) if self.tail == "pad" else None
         else:
             flat = self._by_step(
-                [[self._places(loaded, part) for loaded, part in blocks] for blocks in used], count
+                [[self._places(loaded, taken) for loaded, taken in blocks] for blocks in used],
+                count,
             )
             real = flat >= 0
             if self.tail == "pad":
@@ -195,18 +196,18 @@ class Chunker:
             ),
         )
 
-    def _places(self, loaded: LoadedBlock, part: slice) -> IntArray:
-        """int64 ``[rows]``, the places in the arena of a part of a block, in the order of use."""
+    def _places(self, loaded: LoadedBlock, taken: slice) -> IntArray:
+        """int64 ``[rows]``, the places in the arena of rows of a block, in the order of use."""
         if loaded.place is not None:
-            return loaded.place[part]
-        return self.arena.row_index(loaded.pages, np.arange(part.start, part.stop))
+            return loaded.place[taken]
+        return self.arena.row_index(loaded.pages, np.arange(taken.start, taken.stop))
 
     def _by_step(self, lanes: list[list[IntArray]], count: int) -> IntArray:
         """Interleaves the rows of the lanes, step by step; -1 where a lane has ended."""
         size, nothing = self.order.lane_batch, np.empty(0, dtype=np.int64)
         index = np.empty((count, len(lanes), size), dtype=np.int64)
-        for number, parts in enumerate(lanes):
-            rows = parts[0] if len(parts) == 1 else np.concatenate([*parts, nothing])
+        for number, arrays in enumerate(lanes):
+            rows = arrays[0] if len(arrays) == 1 else np.concatenate([*arrays, nothing])
             if len(rows) < count * size:
                 rows = np.pad(rows, (0, count * size - len(rows)), constant_values=-1)
             index[:, number] = rows.reshape(count, size)
@@ -223,23 +224,23 @@ class Chunker:
         size = self.order.lane_batch
         lanes: list[pa.Array] = []
         for blocks in used:
-            parts = [self._rows(loaded, column.name, part) for loaded, part in blocks]
-            missing = count * size - sum(map(len, parts))
+            arrays = [self._rows(loaded, column.name, taken) for loaded, taken in blocks]
+            missing = count * size - sum(map(len, arrays))
             if missing and self.tail == "pad":
-                parts.append(pa.nulls(missing, column.kept_type))
-            lanes.append(parts[0] if len(parts) == 1 else pa.concat_arrays([nothing, *parts]))
+                arrays.append(pa.nulls(missing, column.kept_type))
+            lanes.append(arrays[0] if len(arrays) == 1 else pa.concat_arrays([nothing, *arrays]))
         if len(lanes) == 1:
             return lanes[0]
         # A lane's rows of one step lie side by side: one copy puts all where they belong.
         steps = range(0, count * size, size)
         return pa.concat_arrays([lane.slice(first, size) for first in steps for lane in lanes])
 
-    def _rows(self, loaded: LoadedBlock, name: str, part: slice) -> pa.Array:
-        """A part of a block's rows of a column, in the order of use."""
+    def _rows(self, loaded: LoadedBlock, name: str, taken: slice) -> pa.Array:
+        """Some of a block's rows of a column, in the order of use."""
         rows = loaded.rows(name)
         if self.order.shuffle:
-            return take(rows, loaded.order[part])
-        return rows.slice(part.start, part.stop - part.start)
+            return take(rows, loaded.order[taken])
+        return rows.slice(taken.start, taken.stop - taken.start)
 
     def _encoded(
         self, name: str, used: list[list[tuple[LoadedBlock, slice]]], count: int
@@ -249,8 +250,8 @@ class Chunker:
         lanes: list[list[IntArray]] = []
         for blocks in used:
             first = len(found)
-            for loaded, part in blocks:
-                found += loaded.values(name, loaded.order[part])
+            for loaded, taken in blocks:
+                found += loaded.values(name, loaded.order[taken])
             lanes.append([np.arange(first, len(found))])
         flat = self._by_step(lanes, count)
         if self.tail != "pad":
@@ -282,10 +283,10 @@ def _without_nulls(value: Any, nothing: str | bytes, depth: int) -> Any:
 
 
 def _rows_of(lanes: list[list[tuple[LoadedBlock, slice]]]) -> int:
-    return sum(part.stop - part.start for blocks in lanes for _, part in blocks)
+    return sum(taken.stop - taken.start for blocks in lanes for _, taken in blocks)
 
 
-def _part(loaded: LoadedBlock, begin: int, end: int) -> slice:
+def _taken(loaded: LoadedBlock, begin: int, end: int) -> slice:
     """Which entries of a block's order are positions ``begin`` to ``end`` of its lane."""
     start = loaded.block.position
     return slice(max(begin, start) - start, min(end, start + loaded.block.rows) - start)

@@ -83,7 +83,7 @@ class PinnedRing(_Tensors):
         """Lets nothing go: copies of it may be under way."""
 
     def side_stream(self) -> AbstractContextManager[Any]:
-        """Runs a transform on the ring's stream, so that the ticket covers it as well."""
+        """Runs a transform on the ring's stream, so that ``copied`` covers it as well."""
         stream: AbstractContextManager[Any] = torch.cuda.stream(self._stream)
         return stream
 
@@ -109,12 +109,12 @@ class PinnedRing(_Tensors):
         source = value if value.is_pinned() else value.pin_memory()
         return source.to(self._device, non_blocking=True)
 
-    def receive(self, batch: Mapping[str, Any], ticket: torch.cuda.Event | None) -> None:
+    def receive(self, batch: Mapping[str, Any], copied: torch.cuda.Event | None) -> None:
         """Makes the caller's stream wait for the copy, and tells the allocator who uses it."""
-        if ticket is None:
+        if copied is None:
             return
         stream = torch.cuda.current_stream(self._device)
-        stream.wait_event(ticket)
+        stream.wait_event(copied)
         for value in batch.values():
             if isinstance(value, torch.Tensor) and value.is_cuda:
                 value.record_stream(stream)

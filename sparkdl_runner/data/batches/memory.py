@@ -68,7 +68,7 @@ class ArrayMemory:
         return array
 
     def split(self, whole: Any, sizes: Sequence[int]) -> Sequence[Any]:
-        """Cuts what ``wrap`` returned into parts of so many rows: views, not copies."""
+        """Cuts what ``wrap`` returned into views of so many rows, without a copy."""
         ends = itertools.accumulate(sizes, initial=0)
         return [whole[begin:end] for begin, end in itertools.pairwise(ends)]
 
@@ -80,5 +80,5 @@ class ArrayMemory:
         """Takes the chunk's batches to where they are used; returns what ``receive`` needs."""
         return None
 
-    def receive(self, batch: Mapping[str, Any], ticket: Any) -> None:
+    def receive(self, batch: Mapping[str, Any], copied: Any) -> None:
         """Called in the caller's thread before it gets a batch."""

@@ -108,7 +108,7 @@ class Pipeline:
                 self.layout, pages=plan.pages, page_rows=plan.page_rows, shuffle=order.shuffle
             )
             self._arena = (order, plan, arena)
-            self.reader.allow(plan.spare_bytes)
+            self.reader.allow_more(plan.remote_bytes)
         self.reader.stopping.clear()
         _, plan, arena = self._arena
         if self.pool is None:

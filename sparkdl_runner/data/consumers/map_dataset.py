@@ -52,8 +52,8 @@ class RowDataset(TorchDataset[dict[str, Any]]):
         given = {name: value for name, value in options.items() if value is not None}
         self._open_dataset, self._converted, self._rows = open_dataset, converted, rows
         self._options = ColumnOptions(**given)
-        budget = whole_number("memory_budget_bytes", memory_budget_bytes)
-        self._budget_bytes = DEFAULT_BYTES if budget is None else budget
+        limit = whole_number("memory_budget_bytes", memory_budget_bytes)
+        self._limit_bytes = DEFAULT_BYTES if limit is None else limit
         self._opened: tuple[int, RowsByNumber] | None = None
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class RowDataset(TorchDataset[dict[str, Any]]):
                 layout,
                 RowGroupReader(files),
                 manifest.row_groups.rows,
-                self._budget_bytes,
+                self._limit_bytes,
             )
             self._opened = (os.getpid(), rows)
         return self._opened[1]

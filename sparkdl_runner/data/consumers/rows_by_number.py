@@ -53,7 +53,7 @@ class RowsByNumber:
     ) -> None:
         self._layout, self._reader = layout, reader
         self._ends = np.cumsum(group_rows)
-        self._budget_bytes = memory_budget_bytes
+        self._limit_bytes = memory_budget_bytes
         self._groups: OrderedDict[int, _Group] = OrderedDict()
         self.size_bytes = 0
         """The size of the cached row groups."""
@@ -82,7 +82,7 @@ class RowsByNumber:
                 kept.setdefault(name, []).append(array.take(pa.array(rows)))
         back = np.argsort(order)  # From the order of row groups to that of ``numbers``.
         result: dict[str, Any] = {
-            name: np.concatenate(parts)[back] for name, parts in dense.items()
+            name: np.concatenate(arrays)[back] for name, arrays in dense.items()
         }
         for column in self._layout.columns:
             if isinstance(column, DenseColumn):
@@ -122,27 +122,28 @@ class RowsByNumber:
         group = self._read(number)
         self.size_bytes += group.size_bytes
         self._groups[number] = group
-        while self.size_bytes > self._budget_bytes and len(self._groups) > 1:
+        while self.size_bytes > self._limit_bytes and len(self._groups) > 1:
             self.size_bytes -= self._groups.popitem(last=False)[1].size_bytes
         return group
 
     def _read(self, number: int) -> _Group:
         rows = int(self._ends[number]) - (int(self._ends[number - 1]) if number else 0)
         columns = self._layout.columns
-        parts: list[list[Any]] = [[] for _ in columns]
+        values: list[list[Any]] = [[] for _ in columns]
         at_a_time = max(1, min(_READ_ROWS, _READ_BYTES // self._layout.row_bytes))
-        for _, count, decoded in self._reader.stream(number, columns, rows=at_a_time, until=rows):
-            for column, part, value in zip(columns, parts, decoded, strict=True):
-                # Arrow's memory is used again for the next piece, so copy what only refers to it.
+        for decoded in self._reader.stream(number, columns, rows=at_a_time, until=rows):
+            for column, arrays, value in zip(columns, values, decoded.columns, strict=True):
+                # Arrow's memory is used again for the next rows, so copy what only refers to it.
                 dense = isinstance(column, DenseColumn)
-                part.append([np.array(one[:count]) for one in value] if dense else value)
+                copied = [np.array(array[: decoded.rows]) for array in value] if dense else value
+                arrays.append(copied)
         group = _Group({}, {})
-        for column, part in zip(columns, parts, strict=True):
+        for column, arrays in zip(columns, values, strict=True):
             if isinstance(column, DenseColumn):
-                for output, pieces in zip(column.outputs, zip(*part, strict=True), strict=True):
-                    group.dense[output.name] = np.concatenate(pieces)
+                for output, found in zip(column.outputs, zip(*arrays, strict=True), strict=True):
+                    group.dense[output.name] = np.concatenate(found)
             else:
-                group.kept[column.name] = pa.concat_arrays(part)
+                group.kept[column.name] = pa.concat_arrays(arrays)
         return group
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.describe import check_nulls, describe_parquet, warn_of_ragged
 from sparkdl_runner.data.dataset.foreign_folder import find_parquet
-from sparkdl_runner.data.dataset.lake.open import Choice, choose_part, open_table
+from sparkdl_runner.data.dataset.lake.open import Choice, open_table, select
 from sparkdl_runner.data.dataset.leftovers import MARKER_NAME
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.dataset.place import directory_url, running_session
@@ -94,14 +94,14 @@ def _describe_directory(
         marker = filesystem.get_file_info(f"{directory.rsplit('/', 2)[0]}/{MARKER_NAME}")
         if marker.type != fs.FileType.NotFound:
             raise
-        manifest, is_new = _describe_once(filesystem, directory, url, choice.is_part)
+        manifest, is_new = _describe_once(filesystem, directory, url, choice.is_selection)
         embedded = True
         dataset = checked = Dataset(manifest, filesystem, directory)
     unischema = find_unischema(filesystem, directory)
-    if choice.is_part:
+    if choice.is_selection:
         if unischema is not None:
             choice.refuse("a data set that petastorm's codecs encoded")
-        return _converter_of_table(url, choose_part(checked, url, choice), allow_nulls)
+        return _converter_of_table(url, select(checked, url, choice), allow_nulls)
     if unischema is not None:  # A Unischema says itself which columns may hold nulls.
         embedded, manifest = True, with_codecs(dataset.manifest, unischema)
         dataset = dataset._replace(manifest=manifest)
@@ -112,7 +112,7 @@ def _describe_directory(
     return converter_of(url, dataset, checked=checked, embedded=embedded, unischema=unischema)
 
 
-# By URL, and whether only a part of it is wanted, which is described on its own. Kept while the
+# By URL, and whether only some of it is wanted, which is described on its own. Kept while the
 # files are unchanged, since nulls and list lengths may take reading them.
 _described: dict[tuple[str, bool], Manifest] = {}
 _described_lock = threading.Lock()
@@ -120,18 +120,18 @@ _MOST_DESCRIBED = 32
 
 
 def _describe_once(
-    filesystem: fs.FileSystem, directory: str, url: str, is_part: bool
+    filesystem: fs.FileSystem, directory: str, url: str, is_selection: bool
 ) -> tuple[Manifest, bool]:
     """The manifest of a folder that has none, and whether it had to be made."""
     files = find_parquet(filesystem, directory, url)
     with _described_lock:
-        manifest = _described.pop((url, is_part), None)
+        manifest = _described.pop((url, is_selection), None)
     is_new = manifest is None or not _is_of(manifest, files)
     if manifest is None or is_new:
-        manifest = describe_parquet(filesystem, directory, list(files), footers_only=is_part)
+        manifest = describe_parquet(filesystem, directory, list(files), footers_only=is_selection)
         _refuse_rewritten(manifest, files, url)
     with _described_lock:
-        _described[url, is_part] = manifest
+        _described[url, is_selection] = manifest
         if len(_described) > _MOST_DESCRIBED:
             del _described[next(iter(_described))]
     return manifest, is_new

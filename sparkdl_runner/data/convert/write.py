@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +12,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, Observation
 from pyspark.sql import functions as F
 
 from sparkdl_runner.base.filesystem import join_url, redact
+from sparkdl_runner.base.time_limits import answer_within
 from sparkdl_runner.data.convert.measures import POSITION, measures, read_measures
 from sparkdl_runner.data.convert.plan import ConversionPlan, quoted
 from sparkdl_runner.data.convert.shared_folder import refuse_apart
@@ -150,18 +149,11 @@ def _wait_for(observation: Observation) -> dict[str, Any]:
     Spark delivers it through its listener bus, which drops events when it is overloaded;
     ``Observation.get`` would then wait for ever. What is missing is read from the files instead.
     """
-    arrived: list[dict[str, Any]] = []
-
-    def get() -> None:
-        with suppress(Exception):  # Spark Connect of 3.5 has no observations.
-            arrived.append(observation.get)
-
-    waiter = threading.Thread(target=get, name="sparkdl-observation", daemon=True)
-    waiter.start()
-    waiter.join(OBSERVATION_TIMEOUT_SECONDS)
-    if not arrived:
+    # Spark Connect of 3.5 has none, and raises.
+    observed = answer_within(OBSERVATION_TIMEOUT_SECONDS, lambda: observation.get)
+    if observed is None:
         _log.warning(
             "Spark did not report what it counted while writing; reading the files instead."
         )
         return {}
-    return arrived[0]
+    return observed

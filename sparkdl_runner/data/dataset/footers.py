@@ -316,7 +316,7 @@ def in_threads(
         return [function(item) for item in items]
     # Handing over one small file at a time costs as much as reading it.
     size = max(1, min(_MOST_TOGETHER, len(items) // (4 * threads)))
-    pieces = [items[start : start + size] for start in range(0, len(items), size)]
-    with ThreadPoolExecutor(min(threads, len(pieces)), "sparkdl-footers") as pool:
-        found = pool.map(lambda piece: [function(item) for item in piece], pieces)
-        return [result for piece in found for result in piece]
+    slices = [items[start : start + size] for start in range(0, len(items), size)]
+    with ThreadPoolExecutor(min(threads, len(slices)), "sparkdl-footers") as pool:
+        found = pool.map(lambda some: [function(item) for item in some], slices)
+        return [result for some in found for result in some]

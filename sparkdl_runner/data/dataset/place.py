@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner.base.databricks import on_databricks
 from sparkdl_runner.base.filesystem import StorageOptions, normalize_url
 from sparkdl_runner.base.private_folder import private_folder, user_name
 from sparkdl_runner.data.errors import NoSharedFolderError
@@ -65,7 +66,7 @@ def parent_cache_dir_url(spark: SparkSession) -> str:
             return directory_url(configured, spark)
         except ValueError as error:
             raise ValueError(f"{PARENT_CACHE_DIR_URL_CONF}: {error}") from None
-    if not _on_databricks():
+    if not on_databricks():
         default = _default_filesystem(spark)
         if default is not None and is_local_master(spark):
             return normalize_url(f"file://{private_folder(_CACHE_NAME)}")
@@ -100,16 +101,12 @@ def directory_url(place: str | os.PathLike[str], spark: SparkSession | None) -> 
 
 def is_one_host(spark: SparkSession | None) -> bool:
     """Whether all that reads and writes is on this host, with its own file system by default."""
-    if _on_databricks():
+    if on_databricks():
         return False
     if spark is None:
         return True
     default = _default_filesystem(spark)
     return default is not None and is_local_master(spark) and default.startswith("file:")
-
-
-def _on_databricks() -> bool:
-    return "DATABRICKS_RUNTIME_VERSION" in os.environ
 
 
 def is_local_master(spark: SparkSession) -> bool:

@@ -69,7 +69,7 @@ def pack(rows: pa.Array, length: int, dtype: np.dtype[Any], pad_value: float) ->
 def best_fit(sizes: Array, length: int) -> Array:
     """Best fit, the longest first: int64 ``[n]``, the sequence of each piece, from 0.
 
-    Each piece goes to the sequence that it leaves the least room in, or else to a new one: at most
+    Each piece goes to the sequence that it leaves the least space in, or else to a new one: at most
     11/9 of the fewest possible, and one more (Johnson, 1973).
 
     Args:
@@ -77,19 +77,19 @@ def best_fit(sizes: Array, length: int) -> Array:
         length: What a sequence holds.
     """
     result = np.zeros(len(sizes), dtype=np.int64)
-    rooms: list[tuple[int, int]] = []  # room and number of each sequence that has some
+    free: list[tuple[int, int]] = []  # space and number of each sequence that has some
     sequences = 0
     order = np.argsort(-sizes, kind="stable")
     for piece, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
-        place = bisect_left(rooms, (size, 0))
-        if place == len(rooms):
-            room, sequence = length, sequences
+        place = bisect_left(free, (size, 0))
+        if place == len(free):
+            space, sequence = length, sequences
             sequences += 1
         else:
-            room, sequence = rooms.pop(place)
+            space, sequence = free.pop(place)
         result[piece] = sequence
-        if room > size:
-            insort(rooms, (room - size, sequence))
+        if space > size:
+            insort(free, (space - size, sequence))
     return result
 
 

@@ -1,7 +1,7 @@
 """Lanes, blocks and windows that an order has by default: by the data alone.
 
-Memory is no part of it, so that all machines have one order. The figures are such that one rank can
-read any table within 512 MiB, and most within 64.
+It does not depend on memory, so that all machines have one order. The figures are such that one
+rank can read any table within 512 MiB, and most within 64.
 """
 
 from __future__ import annotations
@@ -75,6 +75,6 @@ class DefaultOrder:
         if not shuffle:
             return cls(most_lanes=1, block_rows=block_rows, window_groups=1)
         side_by_side = min(MOST_WINDOW_GROUPS, most_open // most_lanes)
-        # Row groups that are smaller than a block's part are read whole, and so cost nothing open.
+        # Row groups that are smaller than a block's piece are read whole, and so cost nothing open.
         window_groups = max(1, side_by_side, -(-block_rows // mean_rows))
         return cls(most_lanes=most_lanes, block_rows=block_rows, window_groups=window_groups)

@@ -5,9 +5,9 @@ A lane uses up a window of row groups at a time, and the windows of all lanes li
     lane 0   | window 0 | window 1 | …
     lane 1   | window 0 | window 1 | …
 
-The table is cut into parts of neighbouring row groups, and each time, a window of every lane, gets
-one row group of each part. So the rows in use together are a fair sample of the table, those of one
-lane as well as those of all lanes.
+The table is cut into strata of neighbouring row groups, and each time, a window of every lane,
+gets one row group of each stratum. So the rows in use together are a fair sample of the
+table, those of one lane as well as those of all lanes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def permute_groups(
     """Permutes the row groups that have rows.
 
     So the rows in use at any time are a fair sample of the data set, even if it is sorted by
-    label, and each part of the data set is spread evenly over the epoch.
+    label, and each stratum of the data set is spread evenly over the epoch.
 
     Args:
         group_rows: ``[row_groups]``, rows of each.
@@ -46,22 +46,22 @@ def permute_groups(
         return groups
     random = generator(seed, epoch, _GROUP_STREAM)
     windows = -(-count // (lanes * window_groups))
-    parts = -(-count // windows)
-    # What lacks to parts of equal size, evenly over the table, is dealt as well and left out.
-    places = np.arange(parts * windows)
+    strata = -(-count // windows)
+    # What lacks to strata of equal size, evenly over the table, is dealt as well and left out.
+    places = np.arange(strata * windows)
     group_at = np.full(len(places), -1)
     group_at[np.arange(count) * len(places) // count] = groups
-    # Each time, which is a window of each lane, gets one row group of each part. Large pieces
+    # Each time, which is a window of each lane, gets one row group of each stratum. Large cells
     # shuffle more widely, small ones spread more evenly over time; the square root balances both.
-    part, number = np.divmod(places, windows)
-    pieces = max(1, round(math.sqrt(windows)))
-    piece = part * pieces + number * pieces // windows
-    slot = _rank_within(piece, random.random(len(places)))
-    due = (slot + random.random(len(places))) / np.bincount(piece)[piece]
-    time = _rank_within(part, due)
-    group_of = np.empty((windows, parts), dtype=np.int64)
-    group_of[time, part] = group_at
-    dealt = np.take_along_axis(group_of, _spread(windows, parts, lanes, random), axis=1).ravel()
+    stratum, number = np.divmod(places, windows)
+    cells = max(1, round(math.sqrt(windows)))
+    cell = stratum * cells + number * cells // windows
+    slot = _rank_within(cell, random.random(len(places)))
+    due = (slot + random.random(len(places))) / np.bincount(cell)[cell]
+    time = _rank_within(stratum, due)
+    group_of = np.empty((windows, strata), dtype=np.int64)
+    group_of[time, stratum] = group_at
+    dealt = np.take_along_axis(group_of, _spread(windows, strata, lanes, random), axis=1).ravel()
     # If all row groups were of one size, the one at place p would be read from the time
     # (p * lanes / count) mod 1 of the epoch on. One that is cut by the end of a lane is read partly
     # then and partly at the start of the next lane, so it counts with the mean of both times.
@@ -74,15 +74,15 @@ def permute_groups(
     return result
 
 
-def _spread(times: int, parts: int, lanes: int, random: np.random.Generator) -> IntArray:
-    """The order of the parts at each time, int64 ``[times, parts]``.
+def _spread(times: int, strata: int, lanes: int, random: np.random.Generator) -> IntArray:
+    """The order of the strata at each time, int64 ``[times, strata]``.
 
     Any neighbours in it are spread evenly over the table, and so is every ``lanes``-th of it, which
     are those of one lane: both step by the golden ratio, or nearly so, around the table.
     """
     step = (round(_GOLDEN_RATIO * (lanes - 1)) + _GOLDEN_RATIO) / lanes
-    place = np.arange(parts) * step + random.random((times, 1))
-    place = place % 1 + random.random((times, parts)) / max(lanes, parts // lanes)
+    place = np.arange(strata) * step + random.random((times, 1))
+    place = place % 1 + random.random((times, strata)) / max(lanes, strata // lanes)
     return place.argsort(axis=1).argsort(axis=1)
 
 
@@ -101,9 +101,10 @@ def _rank_within(group: IntArray, key: npt.NDArray[np.float64]) -> IntArray:
 
 
 def generator(seed: int, epoch: int, *stream: int) -> np.random.Generator:
-    """An independent random generator for each part of each epoch.
+    """An independent random generator for each stream of each epoch.
 
-    Philox is based on a counter: the key is (seed, epoch), and each part begins at another count.
+    Philox is based on a counter: the key is (seed, epoch), and each stream begins at another
+    count.
     """
     counter = np.zeros(4, dtype=np.uint64)
     counter[4 - len(stream) :] = stream[::-1]

@@ -15,8 +15,8 @@ Ranks own whole lanes, so they take the same number of steps without communicati
 depends on the lanes and not on the ranks: every world size that divides the number of lanes sees
 the same global batches.
 
-The row groups of a window are read side by side, each a block's part at a time. So a batch mixes
-all of them, though only a block of their rows is in memory.
+The row groups of a window are read side by side, a piece of each at a time. So a batch mixes all of
+them, though only a block of their rows is in memory.
 
 Nothing here reads a file, and every array has one entry per row group, segment or lane, never per
 row, except the permutation of one block.
@@ -167,14 +167,14 @@ class EpochPlan:
     def blocks(self, lane: int) -> Iterator[Block]:
         """The blocks of one lane, in the order in which they are used up.
 
-        All but the last have half of ``block_rows`` or more.
+        All but the last have half of ``block_rows`` or more: small windows are put together.
         """
         number = position = 0
         pieces: list[Piece] = []
         rows = 0
-        for part in self._parts(lane):
-            pieces += part
-            rows += sum(piece.rows for piece in part)
+        for of_window in self._blocks_of_windows(lane):
+            pieces += of_window
+            rows += sum(piece.rows for piece in of_window)
             if 2 * rows >= self.order.block_rows:
                 yield Block(lane=lane, number=number, position=position, rows=rows, pieces=pieces)
                 number, position = number + 1, position + rows
@@ -190,8 +190,8 @@ class EpochPlan:
         begin, end = (first + (last - first) * edge // windows for edge in (number, number + 1))
         return slice(begin, end)
 
-    def _parts(self, lane: int) -> Iterator[list[Piece]]:
-        """Some rows of each segment of a window: about ``block_rows``, or all if there are less."""
+    def _blocks_of_windows(self, lane: int) -> Iterator[list[Piece]]:
+        """Cuts each window into blocks of about ``block_rows``; yields the pieces of each."""
         next_segment, last = int(self.first_segment[lane]), int(self.first_segment[lane + 1])
         while next_segment < last:
             window = self.window_of(lane, next_segment)
@@ -200,21 +200,21 @@ class EpochPlan:
             fields = (self.group, self.start, self.rows, self.span, self.stream)
             numbers = zip(*(field[window].tolist() for field in fields), strict=True)
             segments = list(zip(range(window.start, window.stop), numbers, strict=True))
-            parts = -(-int(self.rows[window].sum()) // self.order.block_rows)
+            blocks = -(-int(self.rows[window].sum()) // self.order.block_rows)
             dealt = {
                 segment: self._dealt(segment)
                 for segment, (_, _, rows, span, _) in segments
                 if span != rows
             }
-            for part in range(parts):
+            for block in range(blocks):
                 found: list[Piece] = []
                 for segment, (group, start, rows, span, stream) in segments:
-                    # Segments that are shorter than the number of parts give their rows to
+                    # Segments that are shorter than the number of blocks give their rows to
                     # different ones. Lanes that share a row group cut it alike.
-                    is_long = rows >= parts and self.order.version > 2
-                    spread = 0 if is_long else (segment - window.start) % parts
-                    begin = (rows * part + spread) // parts
-                    count = (rows * (part + 1) + spread) // parts - begin
+                    is_long = rows >= blocks and self.order.version > 2
+                    spread = 0 if is_long else (segment - window.start) % blocks
+                    begin = (rows * block + spread) // blocks
+                    count = (rows * (block + 1) + spread) // blocks - begin
                     if count:
                         piece = Piece(
                             segment,

@@ -154,28 +154,28 @@ class Arena:
             return self.row_index(pages, order)
         runs = self.runs(pages, slice(0, len(order)))
         for group in self._groups:
-            parts = [group.rows[run] for run in runs]
-            block, done = self._copy_of(parts), 0
-            for part in parts:
-                rows = order[done : done + len(part)]
+            arrays = [group.rows[run] for run in runs]
+            block, done = self._copy_of(arrays), 0
+            for array in arrays:
+                rows = order[done : done + len(array)]
                 # mode="clip" writes straight into `out`; the index is known to be in range.
-                np.take(block, rows, axis=0, out=part, mode="clip")
-                done += len(part)
+                np.take(block, rows, axis=0, out=array, mode="clip")
+                done += len(array)
         return None
 
     def ascending(self, rows: int) -> IntArray:
         """int64 ``[rows]``, from 0 on, until this thread asks for the next."""
         result = self._memory("numbers", 8 * rows).view(np.int64)
         for first in range(0, rows, self.page_rows):
-            part = result[first : first + self.page_rows]
-            np.add(self._numbers[: len(part)], first, out=part)
+            page = result[first : first + self.page_rows]
+            np.add(self._numbers[: len(page)], first, out=page)
         return result
 
-    def _copy_of(self, parts: list[Array]) -> Array:
+    def _copy_of(self, arrays: list[Array]) -> Array:
         """Pages one after the other, until this thread asks for the next."""
-        size = sum(part.nbytes for part in parts)
-        block = self._memory("rows", size).view(parts[0].dtype).reshape(-1, parts[0].shape[1])
-        return np.concatenate(parts, out=block)
+        size = sum(array.nbytes for array in arrays)
+        block = self._memory("rows", size).view(arrays[0].dtype).reshape(-1, arrays[0].shape[1])
+        return np.concatenate(arrays, out=block)
 
     def _memory(self, name: str, size: int) -> Array:
         """Bytes that this thread uses again: new pages cost the kernel more time than copies."""
@@ -210,13 +210,13 @@ class Arena:
             for runs, rows in places:
                 done = rows.start
                 for run in runs:
-                    part = slice(done, done + run.stop - run.start)
-                    done = part.stop
+                    taken = slice(done, done + run.stop - run.start)
+                    done = taken.stop
                     if len(arrays) == 1:
-                        _copy(to[run], arrays[0][part].reshape(to[run].shape))
+                        _copy(to[run], arrays[0][taken].reshape(to[run].shape))
                         continue
                     for place, array in enumerate(arrays):
-                        to[run, place] = array[part]
+                        to[run, place] = array[taken]
 
     def gather(self, index: IntArray, empty: Empty) -> Mapping[str, Array]:
         """Collects rows into new arrays.

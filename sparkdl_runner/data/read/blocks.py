@@ -21,7 +21,7 @@ from sparkdl_runner.data.order.plan import Block, Order, Piece
 from sparkdl_runner.data.read.arena import Arena
 from sparkdl_runner.data.read.loaded_block import LoadedBlock
 from sparkdl_runner.data.read.memory_plan import MemoryPlan
-from sparkdl_runner.data.read.reader import RowGroupReader
+from sparkdl_runner.data.read.reader import DecodedRows, RowGroupReader
 
 _TASKS_OF_WHOLE_ROWS = 8
 """A task reads this share of the rows that may be decoded at a time, or one row group."""
@@ -43,12 +43,12 @@ class _Target:
 class _Reading:
     """A row group that is being read, in order, a few rows at a time."""
 
-    parts: Iterator[tuple[int, int, list[Any]]]
+    coming: Iterator[DecodedRows]
     """The iterator of ``RowGroupReader.stream``."""
     until: int
     """The end of the last piece that was asked for."""
-    part: tuple[int, int, list[Any]] | None = None
-    """The last one, of which a later piece may need rows."""
+    decoded: DecodedRows | None = None
+    """The last ones, of which a later piece may need some."""
     last: Future[None] | None = None
     """Reads the piece before the next one."""
 
@@ -135,7 +135,7 @@ class BlockLoader:
     def _load_together(self, epoch: int, until: int, pages: int) -> None:
         """Starts reading blocks until so many pages are in use, and all that are needed."""
         whole: dict[tuple[int, int], list[_Target]] = {}
-        parts: dict[tuple[int, int], list[_Target]] = {}
+        partly: dict[tuple[int, int], list[_Target]] = {}
         while self._next is not None:
             block_epoch, block = self._next
             after = self.arena.pages_in_use + self.arena.pages_for(block.rows)
@@ -149,10 +149,10 @@ class BlockLoader:
                 if piece.is_whole:
                     whole.setdefault((block_epoch, piece.group), []).append(target)
                 else:
-                    parts.setdefault((block_epoch, piece.stream), []).append(target)
+                    partly.setdefault((block_epoch, piece.stream), []).append(target)
                 at += piece.rows
             self._next = next(self._coming, None)
-        work: _Work = [(self._reading_on(key, its), its) for key, its in parts.items()]
+        work: _Work = [(self._reading_on(key, its), its) for key, its in partly.items()]
         # A row group that several blocks share is read once.
         for (_, group), targets in whole.items():
             until = max(target.piece.until for target in targets)
@@ -165,7 +165,7 @@ class BlockLoader:
         first, last = targets[0].piece, targets[-1].piece
         reading = self._readings.pop(key, None)
         if reading is None or first.start < reading.until:
-            reading = self._open(first.group, self.plan.part_rows, first.until)
+            reading = self._open(first.group, self.plan.partial_rows, first.until)
         reading.until = last.start + last.rows
         if reading.until < last.until:
             self._readings[key] = reading
@@ -173,8 +173,8 @@ class BlockLoader:
 
     def _open(self, group: int, rows: int, until: int) -> _Reading:
         self.reader.read_ahead([group], self.columns)
-        parts = self.reader.stream(group, self.columns, rows=min(rows, until), until=until)
-        return _Reading(parts=parts, until=0)
+        coming = self.reader.stream(group, self.columns, rows=min(rows, until), until=until)
+        return _Reading(coming=coming, until=0)
 
     def _submit(self, work: _Work) -> None:
         for some in self._tasks(work):
@@ -218,17 +218,17 @@ class BlockLoader:
         if before is not None:
             before.result()
         end = max(target.piece.start + target.piece.rows for target in targets)
-        part = reading.part
+        decoded = reading.decoded
         while True:
-            if part is not None:
-                self._copy(part, targets)
-                if part[0] + part[1] >= end:
+            if decoded is not None:
+                self._copy(decoded, targets)
+                if decoded.end >= end:
                     break
-            part = next(reading.parts)
+            decoded = next(reading.coming)
         is_used_up = end >= max(target.piece.until for target in targets)
-        reading.part = None if is_used_up or part[0] + part[1] == end else part
+        reading.decoded = None if is_used_up or decoded.end == end else decoded
         if is_used_up:
-            next(reading.parts, None)  # Lets the reader put its file back.
+            next(reading.coming, None)  # Lets the reader put its file back.
         for target in targets:
             self._shuffle_if_read(target.loaded)
 
@@ -250,26 +250,25 @@ class BlockLoader:
         loaded.place = self.arena.shuffle(loaded.pages, order)
         loaded.order = order if is_kept else loaded.order
 
-    def _copy(self, part: tuple[int, int, list[Any]], targets: list[_Target]) -> None:
-        first, length, decoded = part
+    def _copy(self, decoded: DecodedRows, targets: list[_Target]) -> None:
         places: list[tuple[list[slice], slice]] = []
         for target in targets:
             loaded, piece = target.loaded, target.piece
-            # The rows of the piece that this part holds, counted within the row group.
-            begin = max(first, piece.start)
-            end = min(first + length, piece.start + piece.rows)
+            # Those that are rows of the piece, counted within the row group.
+            begin = max(decoded.first, piece.start)
+            end = min(decoded.end, piece.start + piece.rows)
             if begin >= end:
                 continue
-            rows = slice(begin - first, end - first)
+            rows = slice(begin - decoded.first, end - decoded.first)
             at = target.at + begin - piece.start
             places.append((self.arena.runs(loaded.pages, slice(at, at + end - begin)), rows))
-            for name, values in self._variable(decoded):
-                rows_of_part = values.slice(rows.start, end - begin)
-                if end - begin < length:  # A slice would keep all of the part.
-                    rows_of_part = pa.concat_arrays([rows_of_part])
-                loaded.variable[name][target.number].append(rows_of_part)
-                self._count(loaded, rows_of_part.nbytes)
-        self.arena.write(decoded, places)
+            for name, values in self._variable(decoded.columns):
+                array = values.slice(rows.start, end - begin)
+                if end - begin < decoded.rows:  # A slice would keep all of them.
+                    array = pa.concat_arrays([array])
+                loaded.variable[name][target.number].append(array)
+                self._count(loaded, array.nbytes)
+        self.arena.write(decoded.columns, places)
 
     def _variable(self, decoded: Sequence[Any]) -> Iterator[tuple[str, pa.Array]]:
         """The rows of columns that differ in length, by name."""

@@ -14,7 +14,7 @@ from sparkdl_runner.data.order.defaults import DefaultOrder
 from sparkdl_runner.data.order.plan import Order
 from sparkdl_runner.network.arrays import is_list, leaf_of
 
-PIECE_BYTES = 64 << 10
+LEAST_DECODED_BYTES = 64 << 10
 """Decoding fewer bytes at a time costs more for the call than for the values."""
 PLACE_BYTES = 16
 """Bytes for each row in memory beside its values: its place in the order."""
@@ -65,7 +65,7 @@ def open_group_bytes(manifest: Manifest, names: Collection[str] | None = None) -
     For each column a page, perhaps a dictionary, and buffers; and twice the rows that are decoded
     at a time: the reader keeps the last ones, and Arrow the levels of lists in them.
 
-    The bytes of a remote row group are not counted here: they are on the local disk, or part of
+    The bytes of a remote row group are not counted here: they are on the local disk, or in
     ``MemoryLimit.files_bytes``.
 
     Args:
@@ -90,7 +90,7 @@ def open_group_bytes(manifest: Manifest, names: Collection[str] | None = None) -
             page += _DICTIONARY_BYTES
         total += min(size, page) + min(size, _BUFFER_BYTES)
         decoded_row += value
-    decoded = min(decoded_row * int(groups.rows.max()), max(PIECE_BYTES, decoded_row))
+    decoded = min(decoded_row * int(groups.rows.max()), max(LEAST_DECODED_BYTES, decoded_row))
     return max(1, int(total + 2 * decoded))
 
 
@@ -130,7 +130,7 @@ class DataCosts:
         )
 
     def partly_read(self, order: Order, lanes: int) -> int:
-        """Row groups that so many lanes of an order read a part of at a time, side by side."""
+        """Row groups that so many lanes of an order read a few rows of at a time, side by side."""
         # A lane begins and ends in the middle of a row group.
         of_lane = -(-int(order.lane_rows[0]) // self.mean_group_rows) + (order.lanes > 1)
         if min(of_lane, order.window_groups) * self.mean_group_rows <= order.block_rows:

@@ -22,7 +22,7 @@ class LoadedBlock:
     block: Block
     pages: IntArray
     variable: dict[str, list[list[pa.Array]]]
-    """For each column of variable length, the rows of each piece, in parts."""
+    """For each column of variable length, the arrays of rows of each piece."""
     pieces_left: int
     """Pieces that are still to be read."""
     variable_bytes: int = 0
@@ -40,11 +40,11 @@ class LoadedBlock:
 
     def rows(self, name: str) -> pa.Array:
         """``[rows]`` of a column of variable length, in the order in which they were read."""
-        parts = [part for segment in self.variable[name] for part in segment]
-        if len(parts) != 1:
-            parts = [pa.concat_arrays(parts)]  # It would copy even a single one.
-            self.variable[name] = [parts]
-        return parts[0]
+        arrays = [array for piece in self.variable[name] for array in piece]
+        if len(arrays) != 1:
+            arrays = [pa.concat_arrays(arrays)]  # It would copy even a single one.
+            self.variable[name] = [arrays]
+        return arrays[0]
 
     def values(self, name: str, rows: IntArray) -> list[pa.Buffer | None]:
         """Some rows of a column of bytes, where they lie; None for a null.
@@ -53,11 +53,11 @@ class LoadedBlock:
             name: The column's.
             rows: int64 ``[n]``, in the order in which they were read.
         """
-        parts = [part for segment in self.variable[name] for part in segment]
-        ends = np.cumsum([len(part) for part in parts])
+        arrays = [array for piece in self.variable[name] for array in piece]
+        ends = np.cumsum([len(array) for array in arrays])
         places = np.searchsorted(ends, rows, side="right").tolist()
         return [
-            parts[place][row - int(ends[place])].as_buffer()  # counted from the part's end
+            arrays[place][row - int(ends[place])].as_buffer()  # counted from the array's end
             for place, row in zip(places, rows.tolist(), strict=True)
         ]
 
@@ -66,9 +66,9 @@ class LoadedBlock:
 
         Bytes of a row, or the length of its list of texts; 0 for a null.
         """
-        parts = [part for segment in self.variable[name] for part in segment]
-        measure = pc.list_value_length if is_list(parts[0].type) else pc.binary_length
-        found = [as_numpy(pc.fill_null(measure(part), 0)) for part in parts]
+        arrays = [array for piece in self.variable[name] for array in piece]
+        measure = pc.list_value_length if is_list(arrays[0].type) else pc.binary_length
+        found = [as_numpy(pc.fill_null(measure(array), 0)) for array in arrays]
         return np.concatenate(found).astype(np.int64)
 
     def wait(self) -> None:

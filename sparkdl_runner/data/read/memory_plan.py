@@ -18,7 +18,7 @@ import resource
 from dataclasses import dataclass
 
 from sparkdl_runner.data.order.plan import Order
-from sparkdl_runner.data.read.costs import PIECE_BYTES, PLACE_BYTES, DataCosts
+from sparkdl_runner.data.read.costs import LEAST_DECODED_BYTES, PLACE_BYTES, DataCosts
 from sparkdl_runner.rank import control_group, world
 
 DEFAULT_BYTES = 512 << 20
@@ -32,9 +32,9 @@ _OVERHEAD_BYTES = 16 << 20
 """Threads, code that is imported late, and what allocators keep: it counts in small limits."""
 _CHUNK_BYTES = 2 << 20
 _PAGE_BYTES = 1 << 20
-_PART_BYTES = 1 << 20
+_MOST_DECODED_BYTES = 1 << 20
 """Decoding more bytes of a column at a time leaves the processor's cache."""
-_PART_ROWS = 1 << 15
+_MOST_DECODED_ROWS = 1 << 15
 _AHEAD_BYTES = 1 << 20
 """Bytes of a row group to read at a time: less costs more for the call than for the values."""
 
@@ -95,7 +95,7 @@ class MemoryLimit:
         )
 
     def files_bytes(self, *, is_local: bool) -> int:
-        """The part for footers, and for remote row groups that are not yet decoded."""
+        """What is for footers, and for remote row groups that are not yet decoded."""
         return self.size_bytes // (_FOOTERS_SHARE if is_local else _FILES_SHARE)
 
 
@@ -117,9 +117,9 @@ class MemoryPlan:
     whole_rows: int
     """Rows to decode at a time of a row group that is read whole: a multiple of ``page_rows``, or
     less than a page."""
-    part_rows: int
+    partial_rows: int
     """The same of one that is partly read. The reader keeps the last ones."""
-    spare_bytes: int
+    remote_bytes: int
     """What remote row groups may take beyond ``MemoryLimit.files_bytes``."""
 
     @classmethod
@@ -164,13 +164,11 @@ class MemoryPlan:
         left -= fetched_bytes
         # Of the rest a third is for more rows of the open row groups, and two for blocks.
         streams = max(1, costs.open_groups(order, lanes))
-        part_bytes = max(PIECE_BYTES, left // 3 // streams // 2)
-        part_rows = max(
-            1, min(_PART_ROWS, _PART_BYTES // costs.widest_bytes, part_bytes // row_bytes)
-        )
-        left -= (
-            2 * streams * (part_rows * row_bytes - PIECE_BYTES) if part_bytes > PIECE_BYTES else 0
-        )
+        decoded_bytes = max(LEAST_DECODED_BYTES, left // 3 // streams // 2)
+        most_rows = min(_MOST_DECODED_ROWS, _MOST_DECODED_BYTES // costs.widest_bytes)
+        partial_rows = max(1, min(most_rows, decoded_bytes // row_bytes))
+        if decoded_bytes > LEAST_DECODED_BYTES:
+            left -= 2 * streams * (partial_rows * row_bytes - LEAST_DECODED_BYTES)
         # Small pages waste little where a lane ends in the middle of one.
         page_rows = page_rows_for(row_bytes, min(_PAGE_BYTES, size // 256))
         page_bytes = page_rows * (row_bytes + PLACE_BYTES)
@@ -181,8 +179,7 @@ class MemoryPlan:
         )
         most_pages = max(2 * lanes * usual, 3 * together // page_bytes)
         page_limit = max(lanes * usual, min(most_pages, left // page_bytes))
-        whole_rows = min(_PART_ROWS, _PART_BYTES // costs.widest_bytes)
-        whole_rows = max(1, min(whole_rows, decoding // threads // 3 // row_bytes))
+        whole_rows = max(1, min(most_rows, decoding // threads // 3 // row_bytes))
         if whole_rows >= page_rows:
             whole_rows -= whole_rows % page_rows
         return cls(
@@ -195,8 +192,8 @@ class MemoryPlan:
             pages_together=max(lanes * usual, min(together // page_bytes, page_limit // 2)),
             chunk_steps=chunk_steps,
             whole_rows=whole_rows,
-            part_rows=part_rows,
-            spare_bytes=fetched_bytes + max(0, left - page_limit * page_bytes) // 2,
+            partial_rows=partial_rows,
+            remote_bytes=fetched_bytes + max(0, left - page_limit * page_bytes) // 2,
         )
 
 

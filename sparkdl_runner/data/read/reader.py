@@ -6,7 +6,7 @@ import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,6 +39,21 @@ _FEW_FILES, _MANY_FILES = 8, 64
 _PARSED = 4
 """A footer takes about so many times the memory that it takes in its file."""
 _CAN_VERIFY_PAGES = "page_checksum_verification" in inspect.signature(pq.ParquetFile).parameters
+
+
+class DecodedRows(NamedTuple):
+    """Rows of a row group that were decoded together."""
+
+    first: int
+    """The number of the first of them within the row group."""
+    rows: int
+    columns: list[Any]
+    """For each column, what its ``decode`` returned."""
+
+    @property
+    def end(self) -> int:
+        """The number of the row after them."""
+        return self.first + self.rows
 
 
 class RowGroupReader:
@@ -86,10 +101,10 @@ class RowGroupReader:
         if _CAN_VERIFY_PAGES and not known:
             self._access["page_checksum_verification"] = True
 
-    def allow(self, spare_bytes: int) -> None:
+    def allow_more(self, more_bytes: int) -> None:
         """Remote row groups may take so much memory beside ``memory_bytes``."""
         if self._remote is not None:
-            self._remote.allow(spare_bytes)
+            self._remote.allow_more(more_bytes)
 
     def read_ahead(self, groups: Iterable[int], columns: Sequence[Column]) -> None:
         """Begins to fetch row groups that will be read, in this order; nothing for local files."""
@@ -103,10 +118,10 @@ class RowGroupReader:
 
     def stream(
         self, group: int, columns: Sequence[Column], *, rows: int, until: int
-    ) -> Iterator[tuple[int, int, list[Any]]]:
+    ) -> Iterator[DecodedRows]:
         """Reads one row group a few rows at a time.
 
-        Small pieces stay in the processor's cache until they are copied, and reuse the same
+        Few rows stay in the processor's cache until they are copied, and reuse the same
         memory: three times faster than decoding a row group as a whole.
 
         Args:
@@ -114,10 +129,6 @@ class RowGroupReader:
             columns: What to read.
             rows: Rows at a time.
             until: Rows from this one on are not needed.
-
-        Yields:
-            The first row's number within the row group, the number n of rows and, for each column,
-            what its ``decode`` returned.
 
         Raises:
             ChangedFileError: It is not the file that was converted.
@@ -147,7 +158,7 @@ class RowGroupReader:
                         raise UnexpectedNullError
                     decoded.append(_decode(column, array))
                 name = None
-                yield done, batch.num_rows, decoded
+                yield DecodedRows(done, batch.num_rows, decoded)
                 done += batch.num_rows
                 if done >= until:
                     break

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow.parquet as pq
 
-from sparkdl_runner.data.remote.room import Room
+from sparkdl_runner.data.remote.memory_pool import MemoryPool
 
 _HOLE_BYTES = 1 << 20
 """Columns that are not wanted are read, too, if they take less: a request costs as much time."""
@@ -31,12 +31,12 @@ class ByteRange:
         else:
             memory[:] = self.content
 
-    def passing(self, room: Room) -> Iterator[tuple[int, memoryview]]:
+    def passing(self, pool: MemoryPool) -> Iterator[tuple[int, memoryview]]:
         """Places and contents, one after the other: the next one takes the memory of the last."""
         if self.content is not None:
             yield self.start, self.content
             return
-        with room.passing(self.size) as memory:
+        with pool.passing(self.size) as memory:
             for done in range(0, self.size, max(1, len(memory))):
                 some = memory[: self.size - done]
                 self.read(self.start + done, some)

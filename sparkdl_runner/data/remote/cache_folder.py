@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sparkdl_runner.base.private_folder import private_folder
 
-PART = ".part"
+UNFINISHED = ".part"
 """How names of entries end that are being written."""
 _NAME = "sparkdl_runner-row-groups"  # For nothing else: what no process uses there may go.
 _USED, _USERS = "used", "users"
@@ -92,7 +92,7 @@ class CacheFolder:
                 shutil.rmtree(folder, ignore_errors=True)
                 continue
             for entry in os.scandir(folder):
-                if is_unused and entry.name.endswith(PART):
+                if is_unused and entry.name.endswith(UNFINISHED):
                     os.unlink(entry)  # Its writer was killed.
                 else:
                     with suppress(OSError):

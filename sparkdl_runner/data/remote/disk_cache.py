@@ -23,12 +23,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sparkdl_runner.data.remote.cache_folder import OPENED, PART, CacheFolder
+from sparkdl_runner.data.remote.cache_folder import OPENED, UNFINISHED, CacheFolder
 
 _log = logging.getLogger(__name__)
 
 _CRC_BYTES = 4
-_MOST_CHECKED, _PIECE_BYTES = 1 << 16, 1 << 20
+_MOST_CHECKED, _BUFFER_BYTES = 1 << 16, 1 << 20
 _LARGE_BYTES = 1 << 20
 """Larger entries get their place on the disk before they are written: that costs less."""
 _LOOK_SECONDS, _WAIT_SECONDS = 0.01, 30.0
@@ -121,7 +121,7 @@ class DiskCache:
     ) -> pa.NativeFile | None:
         """A file that has the value of a key at ``start``, fetched as ``get_or_fetch`` does.
 
-        ``begin`` returns the value's size, and its parts, of which each is written before the next
+        ``begin`` returns the value's size, and its contents. Each is written before the next
         one is fetched. None if there is no room for it, or the disk fails.
         """
         stream = self.open(key, start)
@@ -139,31 +139,31 @@ class DiskCache:
     ) -> None:
         """Fetches and keeps a value, unless another process does or there is no room."""
         try:
-            turn = self._turn(key, wait)
+            locked = self._locked_file(key, wait)
         except OSError as error:
             self._give_up(error)
             return
-        if turn is None:
+        if locked is None:
             return
         try:
             if not (self._folder / key).exists():
-                size, parts = begin()
-                self._keep(key, size, parts, start, turn)
+                size, contents = begin()
+                self._keep(key, size, contents, start, locked)
         finally:
             with suppress(OSError):  # The disk may have become read-only.
-                if _is_at(turn, self._part(key)):  # Nothing was kept.
-                    os.unlink(self._part(key))
-            os.close(turn)
+                if _is_at(locked, self._unfinished(key)):  # Nothing was kept.
+                    os.unlink(self._unfinished(key))
+            os.close(locked)
 
-    def _part(self, key: str) -> Path:
-        return self._folder / f"{key}{PART}"
+    def _unfinished(self, key: str) -> Path:
+        return self._folder / f"{key}{UNFINISHED}"
 
-    def _turn(self, key: str, wait: Callable[[float], object]) -> int | None:
+    def _locked_file(self, key: str, wait: Callable[[float], object]) -> int | None:
         """A locked file to write an entry to; None if another one wrote it, or takes too long."""
         until = time.monotonic() + _WAIT_SECONDS
         while not self._is_full:
             with ExitStack() as to_close:
-                descriptor = os.open(self._part(key), OPENED, 0o600)
+                descriptor = os.open(self._unfinished(key), OPENED, 0o600)
                 to_close.callback(os.close, descriptor)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -174,7 +174,7 @@ class DiskCache:
                         return None
                 else:
                     # The last owner of the lock may have renamed or removed this very file.
-                    if _is_at(descriptor, self._part(key)):
+                    if _is_at(descriptor, self._unfinished(key)):
                         if os.fstat(descriptor).st_size:  # To cut an empty file costs as much.
                             os.ftruncate(descriptor, 0)
                         to_close.pop_all()
@@ -184,21 +184,21 @@ class DiskCache:
         return None
 
     def _keep(
-        self, key: str, size: int, parts: Iterable[memoryview], start: int, turn: int
+        self, key: str, size: int, contents: Iterable[memoryview], start: int, locked: int
     ) -> None:
         entry_bytes, is_kept = size + _CRC_BYTES, False
-        if not self._make_room(entry_bytes, start, turn):
+        if not self._make_room(entry_bytes, start, locked):
             return
         try:
-            for piece in _pieces(parts):  # What this raises is not the disk's.
+            for buffer in _buffers(contents):  # What this raises is not the disk's.
                 try:
-                    start = _write(turn, piece, start)
+                    start = _write(locked, buffer, start)
                 except OSError as error:
                     self._give_up(error)
                     return
             try:
-                self._part(key).rename(self._folder / key)
-                self._note_checked(key, os.fstat(turn).st_ctime_ns)
+                self._unfinished(key).rename(self._folder / key)
+                self._note_checked(key, os.fstat(locked).st_ctime_ns)
                 is_kept = True
             except OSError as error:
                 self._give_up(error)
@@ -206,7 +206,7 @@ class DiskCache:
             if not is_kept:
                 self._uncount(entry_bytes)
 
-    def _make_room(self, entry_bytes: int, start: int, turn: int) -> bool:
+    def _make_room(self, entry_bytes: int, start: int, locked: int) -> bool:
         """Counts an entry, and gives it its place on the disk; False if there is no room for it."""
         counted = 0
         try:
@@ -218,7 +218,7 @@ class DiskCache:
                 return False
             counted = entry_bytes
             if entry_bytes > _LARGE_BYTES:
-                os.posix_fallocate(turn, start, entry_bytes)
+                os.posix_fallocate(locked, start, entry_bytes)
         except OSError as error:
             self._give_up(error)
             self._uncount(counted)
@@ -252,17 +252,17 @@ class DiskCache:
         self._place.close()
 
 
-def _pieces(parts: Iterable[memoryview]) -> Iterator[memoryview]:
-    """Small parts of an entry, and its CRC-32 at the end.
+def _buffers(contents: Iterable[memoryview]) -> Iterator[memoryview]:
+    """An entry in small buffers, and its CRC-32 at the end.
 
-    A small part is still in the processor's cache when it is written.
+    A small buffer is still in the processor's cache when it is written.
     """
     crc32 = 0
-    for part in parts:
-        for at in range(0, len(part), _PIECE_BYTES):
-            piece = part[at : at + _PIECE_BYTES]
-            crc32 = zlib.crc32(piece, crc32)
-            yield piece
+    for content in contents:
+        for at in range(0, len(content), _BUFFER_BYTES):
+            buffer = content[at : at + _BUFFER_BYTES]
+            crc32 = zlib.crc32(buffer, crc32)
+            yield buffer
     yield memoryview(crc32.to_bytes(_CRC_BYTES, "little"))
 
 
@@ -286,9 +286,9 @@ def _is_whole(descriptor: int, start: int, end: int) -> bool:
     """Whether the CRC-32 at the end of a file is that of what is before it."""
     crc32 = 0
     while start < end:
-        part = os.pread(descriptor, min(_PIECE_BYTES, end - start), start)
-        if not part:
+        buffer = os.pread(descriptor, min(_BUFFER_BYTES, end - start), start)
+        if not buffer:
             return False
-        crc32 = zlib.crc32(part, crc32)
-        start += len(part)
+        crc32 = zlib.crc32(buffer, crc32)
+        start += len(buffer)
     return os.pread(descriptor, _CRC_BYTES, start) == crc32.to_bytes(_CRC_BYTES, "little")

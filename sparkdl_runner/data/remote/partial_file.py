@@ -1,4 +1,4 @@
-"""A remote row group that is here: a file of which some pieces are in memory or on the disk."""
+"""A remote row group that is here: a file of which some extents are in memory or on the disk."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-Pieces = Sequence[tuple[int, memoryview]]
-"""The offset of each piece in its file, and its bytes."""
+Extents = Sequence[tuple[int, memoryview]]
+"""The offset of each extent in its file, and its bytes."""
 
 
 class FetchedGroup:
     """The bytes of a row group that are wanted, in memory or on the local disk.
 
     They stay as long as this object or a file that it opened: lanes of one rank may each read a
-    part of the row group.
+    segment of the row group.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         """Held by who fetches it; others wait."""
         self._metadata: pq.FileMetaData | None = None
-        self._pieces: Pieces = ()
+        self._extents: Extents = ()
         self._stream: pa.NativeFile | None = None
         """Its file on the disk, if it is there."""
 
@@ -37,9 +37,9 @@ class FetchedGroup:
         """Whether somebody has fetched it."""
         return self._metadata is not None
 
-    def fill(self, metadata: pq.FileMetaData, size_bytes: int, pieces: Pieces) -> None:
+    def fill(self, metadata: pq.FileMetaData, size_bytes: int, extents: Extents) -> None:
         """Gives it the footer of its file, that file's size, and what was fetched of it."""
-        self._size_bytes, self._pieces, self._metadata = size_bytes, pieces, metadata
+        self._size_bytes, self._extents, self._metadata = size_bytes, extents, metadata
 
     def fill_from_disk(self, metadata: pq.FileMetaData, stream: pa.NativeFile) -> None:
         """Gives it the footer of its file, and a file on the disk with what was fetched of it."""
@@ -50,7 +50,7 @@ class FetchedGroup:
         # Arrow reads at places that it names: readers of one file do not disturb each other.
         stream = self._stream
         if stream is None:
-            stream = in_memory(self._size_bytes, self._pieces)
+            stream = in_memory(self._size_bytes, self._extents)
             options["buffer_size"] = 0
         parquet = pq.ParquetFile(stream, metadata=self._metadata, **options)
         weakref.finalize(parquet, _nobody_else, self)
@@ -61,26 +61,26 @@ def _nobody_else(_: FetchedGroup) -> None:
     """Lets go of a row group that was kept for an open file."""
 
 
-def in_memory(size_bytes: int, pieces: Pieces) -> pa.NativeFile:
-    """A file of so many bytes whose pieces stay where they are; zeros are elsewhere.
+def in_memory(size_bytes: int, extents: Extents) -> pa.NativeFile:
+    """A file of so many bytes whose extents stay where they are; zeros are elsewhere.
 
     Read without a buffer, Arrow asks once for each column chunk, and decodes it from where it lies:
     copies of large row groups cost as much time as decoding them.
     """
-    return pa.PythonFile(_Pieces(size_bytes, pieces), mode="r")
+    return pa.PythonFile(_ExtentsFile(size_bytes, extents), mode="r")
 
 
 def on_disk(
-    size_bytes: int, pieces: Iterable[tuple[int, memoryview]], folder: Path | None
+    size_bytes: int, extents: Iterable[tuple[int, memoryview]], folder: Path | None
 ) -> pa.NativeFile:
-    """The same without a name in a folder of a local disk. Each piece is written before the next.
+    """The same without a name in a folder of a local disk. Each extent is written before the next.
 
     Raises:
         OSError: The disk does not take it.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
         file.truncate(size_bytes)
-        for start, content in pieces:
+        for start, content in extents:
             file.seek(start)
             file.write(content)
         file.flush()
@@ -91,13 +91,13 @@ def on_disk(
         os.close(descriptor)
 
 
-class _Pieces:
+class _ExtentsFile:
     """What Arrow asks of a file of Python's."""
 
     closed = False
 
-    def __init__(self, size_bytes: int, pieces: Pieces) -> None:
-        self._size_bytes, self._pieces, self._place = size_bytes, pieces, 0
+    def __init__(self, size_bytes: int, extents: Extents) -> None:
+        self._size_bytes, self._extents, self._place = size_bytes, extents, 0
 
     def tell(self) -> int:
         return self._place
@@ -110,11 +110,11 @@ class _Pieces:
     def read_buffer(self, size: int) -> memoryview:
         begin = self._place
         end = self._place = max(begin, min(begin + size, self._size_bytes))
-        for start, content in self._pieces:
+        for start, content in self._extents:
             if start <= begin and end <= start + len(content):
                 return content[begin - start : end - start]
         found = bytearray(end - begin)
-        for start, content in self._pieces:
+        for start, content in self._extents:
             first, last = max(begin, start), min(end, start + len(content))
             if first < last:
                 found[first - begin : last - begin] = content[first - start : last - start]
@@ -123,4 +123,4 @@ class _Pieces:
     read = read_buffer
 
     def close(self) -> None:
-        self.closed, self._pieces = True, ()
+        self.closed, self._extents = True, ()

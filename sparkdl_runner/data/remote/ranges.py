@@ -30,9 +30,9 @@ from sparkdl_runner.data.parquet.arrow_schema import read_metadata
 from sparkdl_runner.data.remote.byte_ranges import ByteRange, column_ranges
 from sparkdl_runner.data.remote.cache_choice import local_folder
 from sparkdl_runner.data.remote.disk_cache import DiskCache
-from sparkdl_runner.data.remote.partial_file import FetchedGroup, Pieces, on_disk
+from sparkdl_runner.data.remote.memory_pool import MemoryPool
+from sparkdl_runner.data.remote.partial_file import Extents, FetchedGroup, on_disk
 from sparkdl_runner.data.remote.read_ahead import THREADS, ReadAhead
-from sparkdl_runner.data.remote.room import Room
 from sparkdl_runner.data.remote.stored_footers import StoredFooters
 
 _WHOLE_BYTES = 64 << 20
@@ -63,8 +63,8 @@ class RemoteRowGroups:
     Args:
         files: The files, each of which is verified when it is first opened.
         cache: Where to keep what was read, if anywhere.
-        memory_bytes: What may be in memory: a sixth of it footers, the rest row groups. ``allow``
-            gives more.
+        memory_bytes: What may be in memory: a sixth of it footers, the rest row groups.
+            ``allow_more`` gives more.
         stopping: Set to end the waiting of reads under way, which then fail.
     """
 
@@ -82,20 +82,20 @@ class RemoteRowGroups:
         self._opened: OrderedDict[int, _RemoteFile] = OrderedDict()
         self._chunks, self._most_chunks = 0, memory_bytes // 12 // _CHUNK_BYTES
         self._stored_footers = StoredFooters(files, self._kept_footers, memory_bytes // 12)
-        # Lanes of this rank may share row groups, and read their parts side by side.
+        # Lanes of this rank may share row groups, and read their segments side by side.
         self._fetched: WeakValueDictionary[_Key, FetchedGroup] = WeakValueDictionary()
         self._lock = threading.RLock()  # Collecting garbage may let go at any place.
         self._opening = [threading.Lock() for _ in range(2 * THREADS)]
         self._stopping = stopping
-        self._least_room_bytes = memory_bytes - memory_bytes // 6
-        self._room = Room(self._least_room_bytes, stopping)
-        self._ahead = ReadAhead(self._fetch, self._size_of, self._room.part_bytes)
+        self._least_bytes = memory_bytes - memory_bytes // 6
+        self._pool = MemoryPool(self._least_bytes, stopping)
+        self._ahead = ReadAhead(self._fetch, self._size_of, self._pool.largest_bytes)
         self._stored_footers.begin()
 
-    def allow(self, spare_bytes: int) -> None:
+    def allow_more(self, more_bytes: int) -> None:
         """Row groups, and what passes to the cache, may take so much more memory."""
-        self._room.limit_bytes = self._least_room_bytes + spare_bytes
-        self._ahead.limit_bytes = self._room.part_bytes
+        self._pool.limit_bytes = self._least_bytes + more_bytes
+        self._ahead.limit_bytes = self._pool.largest_bytes
 
     def read_ahead(self, groups: Iterable[int], names: Sequence[str]) -> None:
         """Begins to read row groups that will be asked for, in this order."""
@@ -124,7 +124,7 @@ class RemoteRowGroups:
         self._stopping.set()
         self._ahead.close()
         self._stored_footers.close()
-        self._room.close()
+        self._pool.close()
         with self._lock:
             self._opened.clear()
         if self._cache is not None:
@@ -133,7 +133,7 @@ class RemoteRowGroups:
     def _size_of(self, key: _Key) -> int:
         """How much of what may be ahead a row group takes."""
         size, most = int(self._groups.size_bytes[key[0]]), self._ahead.limit_bytes // 2
-        if self._cache is not None or size > self._room.part_bytes:
+        if self._cache is not None or size > self._pool.largest_bytes:
             # It passes through memory to a disk. More of them at a time would only keep other
             # ranks of this host from fetching them.
             size = min(size, most)
@@ -167,15 +167,15 @@ class RemoteRowGroups:
             if len(stored) == 1 and stored[0] is not None:
                 return partial(pq.ParquetFile, stored[0], metadata=file.metadata)
         size = self._files.dataset.manifest.files[number].size_bytes
-        pieces = self._in_room(ranges)
-        if pieces is None:
+        extents = self._in_memory(ranges)
+        if extents is None:
             # A full disk must not end a training, and an error of the storage comes once more.
             with suppress(OSError):
-                passing = chain.from_iterable(one.passing(self._room) for one in ranges)
+                passing = chain.from_iterable(one.passing(self._pool) for one in ranges)
                 fetched.fill_from_disk(file.metadata, on_disk(size, passing, local_folder()))
                 return None
-            pieces = self._in_room(ranges, always=True)
-        fetched.fill(file.metadata, size, pieces or ())
+            extents = self._in_memory(ranges, always=True)
+        fetched.fill(file.metadata, size, extents or ())
         return None
 
     def _range(
@@ -212,7 +212,7 @@ class RemoteRowGroups:
         def begin() -> tuple[int, Iterable[memoryview]]:
             if wanted.content is None:
                 self._stream(number, file)  # Opened while the row group waits for memory.
-            return wanted.size, (content for _, content in wanted.passing(self._room))
+            return wanted.size, (content for _, content in wanted.passing(self._pool))
 
         stream = cache.open_or_fill(
             f"{number}-{wanted.start}+{wanted.size}", begin, wanted.start, self._stopping.wait
@@ -221,22 +221,22 @@ class RemoteRowGroups:
             wanted.read = lambda start, memory: _read_stored(stream, start, memory)
         return stream
 
-    def _in_room(self, ranges: Sequence[ByteRange], *, always: bool = False) -> Pieces | None:
-        """All ranges in memory; None if there is no room for them, unless ``always``."""
+    def _in_memory(self, ranges: Sequence[ByteRange], *, always: bool = False) -> Extents | None:
+        """All ranges in memory; None if the pool has not so much left, unless ``always``."""
         if all(one.content is not None for one in ranges):
             return [(one.start, one.content) for one in ranges if one.content is not None]
         size = sum(one.size for one in ranges)
-        if size > self._room.part_bytes and not always:
+        if size > self._pool.largest_bytes and not always:
             return None
-        memory = self._room.take(size, always=always)
+        memory = self._pool.take(size, always=always)
         if memory is None:
             return None
-        pieces = []
+        extents = []
         for one in ranges:
-            piece, memory = memory[: one.size], memory[one.size :]
-            one.read_to(piece)
-            pieces.append((one.start, piece))
-        return pieces
+            content, memory = memory[: one.size], memory[one.size :]
+            one.read_to(content)
+            extents.append((one.start, content))
+        return extents
 
     def _file(self, number: int, names: Sequence[str]) -> tuple[_RemoteFile, memoryview]:
         """A file with its footer, and the end of the file as far as it was read for that."""
@@ -247,7 +247,7 @@ class RemoteRowGroups:
                     self._opened.move_to_end(number)
                     return file, memoryview(b"")
             size = self._files.dataset.manifest.files[number].size_bytes
-            whole = self._room.take(size) if self._is_wanted_whole(number, size, names) else None
+            whole = self._pool.take(size) if self._is_wanted_whole(number, size, names) else None
             content: bytes | memoryview | None = None
             if whole is None:
                 content = self._stored_footers.get(number)
@@ -272,7 +272,7 @@ class RemoteRowGroups:
 
     def _is_wanted_whole(self, file: int, size: int, names: Sequence[str]) -> bool:
         """Whether a file has one row group, of which most is wanted: then one request will do."""
-        if size > min(_WHOLE_BYTES, self._room.part_bytes) or self._view is not None:
+        if size > min(_WHOLE_BYTES, self._pool.largest_bytes) or self._view is not None:
             return False
         first, end = np.searchsorted(self._groups.file, [file, file + 1])
         columns = self._files.dataset.manifest.columns

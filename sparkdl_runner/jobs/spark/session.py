@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sparkdl_runner.base.databricks import on_databricks
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.jobs.spark import class_archive, python_daemon
 from sparkdl_runner.launch.driver.local_launcher import check_cores
@@ -102,7 +103,7 @@ def _is_registered(context: SparkContext) -> bool:
     Spark makes a session also where no standalone master answers, and ends it in the background a
     moment later. Only a master gives the application an id of its own.
     """
-    if is_databricks() or not (context.master or "").startswith("spark://"):
+    if on_databricks() or not (context.master or "").startswith("spark://"):
         return True
     return not context.applicationId.startswith("spark-application-")
 
@@ -118,7 +119,7 @@ def _not_started(cause: str) -> LaunchError:
         # The context is already stopping, and its own message says only that.
         if not _is_registered(context):
             cause = "no master has answered"
-        if not is_databricks():  # There it is the whole cluster's.
+        if not on_databricks():  # There it is the whole cluster's.
             with suppress(Exception):
                 context.stop()
     return LaunchError(
@@ -142,15 +143,10 @@ def spark_session(app_name: str, *, slots: int, jvm_options: str = "") -> Iterat
 
 def is_shared() -> bool:
     """Whether a session is there that others use, and that is not ours to stop."""
-    return is_databricks() or running_context() is not None
-
-
-def is_databricks() -> bool:
-    """Whether this runs on a cluster of Databricks, where the session is not ours to stop."""
-    return "DATABRICKS_RUNTIME_VERSION" in os.environ
+    return on_databricks() or running_context() is not None
 
 
 def is_chosen() -> bool:
     """Whether spark-submit, Databricks or the environment says where Spark runs."""
     chosen_by = {"PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS"}
-    return is_databricks() or not chosen_by.isdisjoint(os.environ)
+    return on_databricks() or not chosen_by.isdisjoint(os.environ)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from sparkdl_runner.base.databricks import on_databricks
 from sparkdl_runner.launch.config import MOST_NAME_CHARACTERS
 
 _DATABRICKS_JOB, _DATABRICKS_RUN = "mlflow.databricks.jobID", "mlflow.databricks.jobRunID"
@@ -59,7 +60,7 @@ def job_name(settings: Mapping[str, Any]) -> JobName | None:
 
 def _databricks() -> list[str]:
     """The job and its run, which its retries and repairs share."""
-    if not os.environ.get("DATABRICKS_RUNTIME_VERSION"):
+    if not on_databricks():
         return []
     from mlflow.tracking.context.registry import resolve_tags
 

@@ -11,6 +11,7 @@ from sparkdl_runner.jobs.settings import Settings, settings_like
 from sparkdl_runner.jobs.spark.source import Source
 from sparkdl_runner.jobs.training.plan_settings import PlanSettings
 from sparkdl_runner.jobs.training.script_settings import ScriptSettings
+from sparkdl_runner.launch.backends import BACKENDS
 from sparkdl_runner.launch.config import RunConfig, check_min_num_proc
 from sparkdl_runner.tracking.run.opening.store import is_set_up
 from sparkdl_runner.tracking.settings import Tracking
@@ -45,7 +46,7 @@ class _FunctionSettings(Settings):
     example: Literal["digits"] | None = pydantic.Field(
         None, description="a built-in training instead of a function, with data of its own"
     )
-    backend: Literal["horovod", "tensorflow", "torch"] = pydantic.Field(
+    backend: Literal[tuple(sorted(BACKENDS))] = pydantic.Field(  # type: ignore[valid-type]
         "torch",
         description="what the function calls: init_process_group(), hvd.init() (horovod) or "
         "MultiWorkerMirroredStrategy() (tensorflow)",

@@ -13,6 +13,7 @@ from typing import Any
 
 from sparkdl_runner.base.nearest import did_you_mean
 from sparkdl_runner.base.shown_text import first_line
+from sparkdl_runner.base.time_limits import called_after
 from sparkdl_runner.errors import LaunchError, RunCancelledError, RunnerError, WorkerError
 from sparkdl_runner.jobs.training import Training, mlflow_run
 from sparkdl_runner.jobs.tuning.plots import log_plots
@@ -66,7 +67,7 @@ class Search:
             print(
                 f"{left} trials, {self._at_once} at a time, below run {self._parent_id}", flush=True
             )
-            with self._time_limit():
+            with called_after(self._settings.tune.time_limit_seconds, self._end_in_time):
                 self._run_trials(left)
             self._keep_best()
 
@@ -132,29 +133,15 @@ class Search:
             for one in self._study.get_trials(deepcopy=False)
         )
 
-    @contextmanager
-    def _time_limit(self) -> Iterator[None]:
-        """Ends the search, and the trials that still run, after so many seconds."""
+    def _end_in_time(self) -> None:
+        """Ends the search, and the trials that still run."""
         seconds = self._settings.tune.time_limit_seconds
-        if seconds is None:
-            yield
-            return
-
-        def end() -> None:
-            told = f"The search has reached its time limit of {seconds:g} s."
-            print(told, flush=True)
-            self._stopping.set()
-            with self._lock:
-                for one in self._running:
-                    one.end(told)
-
-        timer = threading.Timer(seconds, end)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
+        reason = f"The search has reached its time limit of {seconds:g} s."
+        print(reason, flush=True)
+        self._stopping.set()
+        with self._lock:
+            for pruning in self._running:
+                pruning.end(reason)
 
     def _run_trials(self, number: int) -> None:
         if self._at_once == 1:

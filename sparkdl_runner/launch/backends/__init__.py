@@ -67,8 +67,12 @@ class Backend(ABC):
     until all ranks have ended. Else the agent serves it."""
     copies_store = False
     """Whether each host's first agent serves its ranks a copy of rank 0's store."""
+    join_call: str
+    """How user code joins its peers, as it is written."""
+    joins: tuple[str, str]
+    """What that call leads to: a module, and a function or a class's method in it."""
     join_functions: tuple[tuple[str, str], ...]
-    """The backend's rendezvous in user code: the end of a file's path, and a function in it."""
+    """Where it waits for its peers: the end of a file's path, and a function in it."""
     waiting_in: tuple[str, ...]
     """Parts of the paths of files in which a rank waits for its peers."""
     may_wait_in: tuple[str, ...] = ()
@@ -107,16 +111,18 @@ class Backend(ABC):
         """
         return None
 
-    @abstractmethod
     def listen(self, address: str, port_range: PortRange | None = None) -> Listeners:
         """Opens, in rank 0's agent, what the rendezvous is to listen on at ``address``.
 
         See ``network.listen``.
         """
+        from sparkdl_runner.launch.backends.listeners import Listeners
+        from sparkdl_runner.launch.wire import network
 
-    @abstractmethod
+        return Listeners(network.listen(address, port_range))
+
     def serve(self, listeners: Listeners, rendezvous: Rendezvous, tell: Tell) -> Release:
-        """Serves the rendezvous from this process.
+        """Serves the rendezvous from this process: here, the store of ``rendezvous/store.py``.
 
         Args:
             listeners: What ``listen`` returned.
@@ -126,6 +132,9 @@ class Backend(ABC):
         Returns:
             What to call at the end of the run.
         """
+        from sparkdl_runner.launch.backends.rendezvous.store import serve
+
+        return serve(listeners, rendezvous, tell)
 
     def serve_copy(self, listeners: Listeners, rendezvous: Rendezvous) -> Release:
         """Serves this host's ranks a copy of rank 0's store, where ``copies_store``.

@@ -11,8 +11,8 @@ from sparkdl_runner.launch.backends import (
     Backend,
     Release,
     Rendezvous,
-    Tell,
     horovod_elastic,
+    joined,
     wrong_backend,
 )
 from sparkdl_runner.launch.backends.environment import common_environment, join_seconds
@@ -20,7 +20,6 @@ from sparkdl_runner.rank.world import World
 
 if TYPE_CHECKING:
     from sparkdl_runner.launch.backends.listeners import Listeners
-    from sparkdl_runner.launch.wire.network import PortRange
 
 # Horovod raises the same for an operation that it refuses and for the loss of a peer. These are the
 # refusals in ``controller.cc``, ``operation_manager.cc`` and ``common.h`` of 0.28.1.
@@ -40,6 +39,8 @@ class HorovodBackend(Backend):
     imports = ("torch", "horovod.torch")
     store_in_worker = False
     copies_store = True
+    join_call = "hvd.init()"
+    joins = joined.HOROVODS_INIT
     join_functions = (("horovod/common/basics.py", "init"),)
     waiting_in = ("/horovod/",)
     missing_sentence = (
@@ -77,19 +78,7 @@ class HorovodBackend(Backend):
 
     def advice(self, error: BaseException) -> str:
         """See ``Backend.advice``."""
-        return _advice_on_adasum(error) or wrong_backend.advice_on_torch(error, self.name)
-
-    def listen(self, address: str, port_range: PortRange | None = None) -> Listeners:
-        """See ``Backend.listen``."""
-        from sparkdl_runner.launch.backends.rendezvous.store import listen
-
-        return listen(address, port_range)
-
-    def serve(self, listeners: Listeners, rendezvous: Rendezvous, tell: Tell) -> Release:
-        """See ``Backend.serve``."""
-        from sparkdl_runner.launch.backends.rendezvous.store import serve
-
-        return serve(listeners, rendezvous, tell)
+        return _advice_on_adasum(error) or wrong_backend.advice_on_torch(error, self)
 
     def serve_copy(self, listeners: Listeners, rendezvous: Rendezvous) -> Release:
         """See ``Backend.serve_copy``."""
@@ -101,7 +90,7 @@ class HorovodBackend(Backend):
         """See ``Backend.join_in_worker``."""
         horovod_elastic.take_over()
         if int(os.environ["WORLD_SIZE"]) > 1:
-            wrong_backend.refuse_tensorflow(self.name)
+            wrong_backend.refuse_tensorflow(self)
 
 
 def _place_of_store(world: World, rendezvous: Rendezvous) -> dict[str, str]:

@@ -5,22 +5,16 @@ from __future__ import annotations
 import json
 import re
 import socket
-from typing import TYPE_CHECKING
 
 from sparkdl_runner.launch.backends import (
     Backend,
-    Release,
     Rendezvous,
-    Tell,
+    joined,
     tensorflow_server,
     wrong_backend,
 )
 from sparkdl_runner.launch.backends.environment import common_environment
 from sparkdl_runner.rank.world import World
-
-if TYPE_CHECKING:
-    from sparkdl_runner.launch.backends.listeners import Listeners
-    from sparkdl_runner.launch.wire.network import PortRange
 
 # Words of TensorFlow 2.21 in other errors about a lost peer.
 _LOST_PEER = re.compile(
@@ -43,6 +37,8 @@ class TensorflowBackend(Backend):
     name = "tensorflow"
     imports = ("tensorflow",)
     store_in_worker = False
+    join_call = "tf.distribute.MultiWorkerMirroredStrategy()"
+    joins = joined.TENSORFLOWS_STRATEGY
     join_functions = (("/sparkdl_runner/launch/backends/tensorflow_server.py", "wait_for_all"),)
     waiting_in = ("/sparkdl_runner/launch/backends/tensorflow_server.py",)
     # An operation computes, or waits for its peers, in native code below these.
@@ -79,7 +75,7 @@ class TensorflowBackend(Backend):
 
     def advice(self, error: BaseException) -> str:
         """See ``Backend.advice``."""
-        return _advice_on_keras(error) or wrong_backend.advice_on_torch(error, self.name)
+        return _advice_on_keras(error) or wrong_backend.advice_on_torch(error, self)
 
     def hold_port(self) -> socket.socket | None:
         """See ``Backend.hold_port``.
@@ -97,22 +93,10 @@ class TensorflowBackend(Backend):
             raise
         return held
 
-    def listen(self, address: str, port_range: PortRange | None = None) -> Listeners:
-        """See ``Backend.listen``."""
-        from sparkdl_runner.launch.backends.rendezvous.store import listen
-
-        return listen(address, port_range)
-
-    def serve(self, listeners: Listeners, rendezvous: Rendezvous, tell: Tell) -> Release:
-        """See ``Backend.serve``: here the ranks meet before TensorFlow connects them."""
-        from sparkdl_runner.launch.backends.rendezvous.store import serve
-
-        return serve(listeners, rendezvous, tell)
-
     def join_in_worker(self, listener: socket.socket | None) -> None:
         """Prepares for the server that TensorFlow starts when user code makes its strategy."""
         if tensorflow_server.has_peers():
-            wrong_backend.refuse_horovod(self.name)
+            wrong_backend.refuse_horovod(self)
             tensorflow_server.prepare()
 
 

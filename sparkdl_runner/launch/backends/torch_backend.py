@@ -14,6 +14,7 @@ from sparkdl_runner.launch.backends import (
     Rendezvous,
     Tell,
     destroyed_groups,
+    joined,
     torch_store,
     wrong_backend,
 )
@@ -35,6 +36,8 @@ class TorchBackend(Backend):
     name = "torch"
     imports = ("torch", "torch.distributed")
     store_in_worker = True
+    join_call = "torch.distributed.init_process_group()"
+    joins = joined.TORCHS_GROUPS
     join_functions = (("torch/distributed/distributed_c10d.py", "init_process_group"),)
     waiting_in = ("/torch/distributed/", "/sparkdl_runner/launch/backends/torch_store.py")
     # DistributedDataParallel waits for its peers inside of backward(), in native code.
@@ -89,8 +92,8 @@ class TorchBackend(Backend):
         """Serves the store in rank 0, where its agent's relay finds it."""
         # A single rank is all there is, as Horovod then takes it to be.
         if int(os.environ["WORLD_SIZE"]) > 1:
-            wrong_backend.refuse_horovod(self.name)
-            wrong_backend.refuse_tensorflow(self.name)
+            wrong_backend.refuse_horovod(self)
+            wrong_backend.refuse_tensorflow(self)
         torch_store.wait_as_long_as_promised()
         torch_store.give_each_group_its_own_keys()
         destroyed_groups.keep_destroyed_groups()

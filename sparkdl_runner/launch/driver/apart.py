@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.errors import RanksApartError
+from sparkdl_runner.launch.backends import get_backend
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
 
@@ -43,19 +44,12 @@ def check_joined(outcomes: Sequence[Outcome], config: RunConfig) -> str:
     return told
 
 
-_CALLS = {
-    "torch": "torch.distributed.init_process_group()",
-    "horovod": "hvd.init()",
-    "tensorflow": "tf.distribute.MultiWorkerMirroredStrategy()",
-}
-
-
 def _sentence(ranks: int, backend: str) -> str:
     return (
         f"The {ranks} ranks never joined one another: each ran by itself. If they trained, each "
         "trained a model of its own, and only rank 0's was kept. The usual causes: the function "
-        f"does not call {_CALLS[backend]}; an object that calls it was made on the driver and came "
-        "along (Hugging Face's TrainingArguments, an Accelerator, a Lightning Trainer), so make it "
-        "inside the function; a setting asks for one process (devices=1, num_nodes=1, "
-        "strategy='auto')."
+        f"does not call {get_backend(backend).join_call}; an object that calls it was made on the "
+        "driver and came along (Hugging Face's TrainingArguments, an Accelerator, a Lightning "
+        "Trainer), so make it inside the function; a setting asks for one process (devices=1, "
+        "num_nodes=1, strategy='auto')."
     )

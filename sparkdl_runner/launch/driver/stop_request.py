@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
+from sparkdl_runner.base.time_limits import called_after
 from sparkdl_runner.errors import RunCancelledError
 from sparkdl_runner.rank.stop_request import MOST_BYTES
 
@@ -53,19 +54,9 @@ class StopRequest:
         if self.cancelled.is_set():
             raise RunCancelledError("The run was cancelled by cancel() of its future.")
 
-    @contextmanager
-    def after(self, seconds: float | None) -> Iterator[None]:
+    def after(self, seconds: float | None) -> AbstractContextManager[None]:
         """Asks for the end when so many seconds have passed; never if that is None."""
-        if seconds is None:
-            yield
-            return
-        timer = threading.Timer(seconds, self.make, [f"the time limit of {seconds:g} s is over"])
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
+        return called_after(seconds, lambda: self.make(f"the time limit of {seconds:g} s is over"))
 
     @contextmanager
     def told_to(self, tell: Callable[[str], None], interrupt: Callable[[], None]) -> Iterator[None]:

@@ -71,7 +71,7 @@ def main() -> None:
 
     line = WorkerPipe(socket.socket(fileno=arguments.control_fd))
     backend = get_backend(arguments.backend)
-    joined.note_when_joined()
+    joined.note_when_joined(backend.joins)
     _import_early(backend.imports)
     if arguments.spare_seconds:
         spare.await_work(

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from sparkdl_runner.base.databricks import on_databricks
 from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.rank.process_identity import boot_id
 
@@ -40,7 +41,7 @@ def new_folders(paths: Sequence[str], driver_files: str) -> list[str]:
     """
     new = [path for path in paths if path not in sys.path and os.path.exists(path)]
     # On Databricks a host is one cluster's alone, and the modes of its mounts say nothing.
-    if driver_files == (own_files() or None) or "DATABRICKS_RUNTIME_VERSION" in os.environ:
+    if driver_files == (own_files() or None) or on_databricks():
         return new
     faults = {path: fault for path in new if (fault := changeable_by_others(path))}
     for path, fault in faults.items():

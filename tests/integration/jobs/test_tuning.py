@@ -49,9 +49,10 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+from sparkdl_runner.base import time_limits
 from sparkdl_runner.jobs import tune
 from sparkdl_runner.jobs.settings import command
-from sparkdl_runner.jobs.tuning import search, study
+from sparkdl_runner.jobs.tuning import study
 
 
 class TimerFromTheFirstStep(threading.Timer):
@@ -61,7 +62,7 @@ class TimerFromTheFirstStep(threading.Timer):
         super().run()
 
 
-search.threading = SimpleNamespace(**{**vars(threading), "Timer": TimerFromTheFirstStep})
+time_limits.threading = SimpleNamespace(**{**vars(threading), "Timer": TimerFromTheFirstStep})
 study.HEARTBEAT_SECONDS, study.LOST_SECONDS = 1, 2
 sys.exit(command.main(tune.JOB, sys.argv[1:]))
 """

@@ -33,7 +33,7 @@ def test_a_balanced_block_has_every_row_once(
     assert sorted(same.tolist()) == list(range(len(lengths)))
 
 
-def test_steps_that_share_a_block_with_others_get_their_part() -> None:
+def test_steps_that_share_a_block_with_others_get_their_share() -> None:
     lengths = np.arange(400)
     found = balanced(np.random.default_rng(0).permutation(400), lengths, 10, 40)
     step = (10 + np.arange(400)) // 40

@@ -1,4 +1,4 @@
-"""Pieces of a file, in memory or on the disk, are read by Arrow as the file would be."""
+"""Extents of a file, in memory or on the disk, are read by Arrow as the file would be."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparkdl_runner.base.filesystem import is_far
 from sparkdl_runner.data.remote.partial_file import in_memory, on_disk
 
 
-def open_pieces(folder):
+def open_extents(folder):
     """The numbers of the open files in a folder."""
     found = {}
     for number in os.listdir("/proc/self/fd"):
@@ -27,7 +27,7 @@ def open_pieces(folder):
 
 @pytest.mark.parametrize("buffer_size", [0, 4096])
 @pytest.mark.parametrize("make", [in_memory, on_disk])
-def test_a_row_group_is_read_from_its_pieces(tmp_path, make, buffer_size):
+def test_a_row_group_is_read_from_its_extents(tmp_path, make, buffer_size):
     folder = [tmp_path] if make is on_disk else []
     table = pa.table({"a": range(3000), "b": [f"row {i}" for i in range(3000)]})
     pq.write_table(table, tmp_path / "whole.parquet", row_group_size=1000)
@@ -39,18 +39,18 @@ def test_a_row_group_is_read_from_its_pieces(tmp_path, make, buffer_size):
         start = min(chunk.dictionary_page_offset or 1 << 60, chunk.data_page_offset)
         pieces.append((start, memoryview(content)[start : start + chunk.total_compressed_size]))
     del content
-    others = open_pieces(tmp_path)  # Of readers that earlier tests left to the garbage collector.
+    others = open_extents(tmp_path)  # Of readers that earlier tests left to the garbage collector.
     stream = make(size, pieces, *folder)
     del pieces
     parquet = pq.ParquetFile(stream, metadata=metadata, buffer_size=buffer_size)
     del stream  # The ParquetFile keeps it open.
-    assert open_pieces(tmp_path) - others or kept() is not None
+    assert open_extents(tmp_path) - others or kept() is not None
     assert parquet.read_row_group(1).equals(table.slice(1000, 1000))
     del parquet
     end = time.monotonic() + 120  # Arrow's own thread may be the last to let it go.
-    while (open_pieces(tmp_path) - others or kept() is not None) and time.monotonic() < end:
+    while (open_extents(tmp_path) - others or kept() is not None) and time.monotonic() < end:
         time.sleep(0.01)
-    assert not open_pieces(tmp_path) - others
+    assert not open_extents(tmp_path) - others
     assert kept() is None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["whole.parquet"]
 

@@ -185,11 +185,11 @@ def test_all_parts_together_stay_within_the_limit(
     order = order_of(rows, block_rows=max(1, MIB // (row_bytes + 16)), window_groups=2)
     plan = MemoryPlan.of(limit(mebibytes << 20), data, order, lanes=8, most_threads=4)
     blocks = plan.page_limit * plan.page_rows * (row_bytes + 16)
-    parts = 2 * data.open_groups(order, 8) * (plan.part_rows * row_bytes - (64 << 10))
+    decoded = 2 * data.open_groups(order, 8) * (plan.partial_rows * row_bytes - (64 << 10))
     ahead = 4 * plan.chunk_steps * 64 * row_bytes
     decoding = plan.threads * plan.whole_rows * row_bytes
-    fixed = (16 << 20) + (mebibytes << 20) // 24 + data.open_bytes(order, 8) + plan.spare_bytes
-    assert blocks + max(0, parts) + ahead + decoding + fixed <= 1.1 * (mebibytes << 20)
+    fixed = (16 << 20) + (mebibytes << 20) // 24 + data.open_bytes(order, 8) + plan.remote_bytes
+    assert blocks + max(0, decoded) + ahead + decoding + fixed <= 1.1 * (mebibytes << 20)
     assert blocks >= data.block_bytes(order, 8) // 2
 
 

@@ -14,7 +14,7 @@ from parquet_sets import LOCAL, numbered, write_groups
 
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.verified_files import VerifiedFiles
-from sparkdl_runner.data.remote import ranges, room
+from sparkdl_runner.data.remote import memory_pool, ranges
 from sparkdl_runner.data.remote.byte_ranges import column_ranges
 from sparkdl_runner.data.remote.disk_cache import DiskCache
 
@@ -41,11 +41,11 @@ def test_what_does_not_fit_beside_the_others_is_on_disk_until_they_are_let_go(
         assert held[2].read_row_group(2, ["id"])["id"].to_pylist() == list(range(2000, 3000))
         held.clear()
         gc.collect()
-        while remote._room._used_bytes:  # Arrow's own thread may be the last to let it go.
+        while remote._pool._used_bytes:  # Arrow's own thread may be the last to let it go.
             time.sleep(0.001)
         held += [remote.open(number, ["id"]) for number in (3, 0)]
         assert len(on_disk) == 1
-        remote.allow(3 * group)  # Three fourths of it hold two more.
+        remote.allow_more(3 * group)  # Three fourths of it hold two more.
         held += [remote.open(number, ["id"]) for number in (1, 2)]
         assert len(on_disk) == 1
     finally:
@@ -69,7 +69,7 @@ def test_a_row_group_that_is_too_large_goes_to_the_disk_slice_by_slice(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(ranges.RemoteRowGroups, "_read", counted)
-    monkeypatch.setattr(room, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(memory_pool, "_LEAST_BYTES", 1)
     if is_full:
         monkeypatch.setattr(ranges, "on_disk", full)
     cache_bytes = 10_000 if is_full else 1 << 30
@@ -96,20 +96,20 @@ def test_a_row_group_that_is_too_large_goes_to_the_disk_slice_by_slice(
 
 
 @pytest.mark.parametrize("has_cache", [False, True])
-def test_all_that_is_fetched_at_a_time_has_room(
+def test_all_that_is_fetched_at_a_time_has_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_cache: bool
 ) -> None:
     manifest = write_groups(tmp_path / "set", numbered(160_000), [[20_000] * 4, [40_000] * 2])
-    monkeypatch.setattr(room, "_LEAST_BYTES", 1000)
+    monkeypatch.setattr(memory_pool, "_LEAST_BYTES", 1000)
     used: list[float] = []
-    real = room.Room._map
+    real = memory_pool.MemoryPool._map
 
-    def counted(self: room.Room, size: int, **passes: bool) -> memoryview:
+    def counted(self: memory_pool.MemoryPool, size: int, **passes: bool) -> memoryview:
         memory = real(self, size, **passes)
         used.append((self._used_bytes + self._kept_bytes) / self.limit_bytes)
         return memory
 
-    monkeypatch.setattr(room.Room, "_map", counted)
+    monkeypatch.setattr(memory_pool.MemoryPool, "_map", counted)
     ((_, group),) = column_ranges(pq_metadata(tmp_path / "set"), 0, ["id"])
     for memory_bytes in (group, 3 * group, 8 * group):
         folder = tmp_path / str(memory_bytes)
@@ -136,11 +136,11 @@ def test_all_that_is_fetched_at_a_time_has_room(
 
 def test_who_waits_for_memory_ends_when_it_is_told_to() -> None:
     stopping = threading.Event()
-    of_all = room.Room(10 << 20, stopping)
-    with of_all.passing(5 << 20), of_all.passing(5 << 20), ThreadPoolExecutor() as pool:
+    memory = memory_pool.MemoryPool(10 << 20, stopping)
+    with memory.passing(5 << 20), memory.passing(5 << 20), ThreadPoolExecutor() as pool:
 
         def wait() -> None:
-            with of_all.passing(5 << 20):
+            with memory.passing(5 << 20):
                 pass
 
         waiting = pool.submit(wait)
@@ -148,7 +148,7 @@ def test_who_waits_for_memory_ends_when_it_is_told_to() -> None:
         with pytest.raises(CancelledError):
             waiting.result()
     gc.collect()
-    assert of_all._used_bytes == 0
+    assert memory._used_bytes == 0
 
 
 def pq_metadata(folder: Path) -> ranges.pq.FileMetaData:

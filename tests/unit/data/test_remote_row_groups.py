@@ -233,9 +233,9 @@ def test_a_file_is_opened_while_its_row_group_waits_for_memory(tmp_path, far):
         return found
 
     files.open = watched
-    half = second._room.part_bytes
+    half = second._pool.largest_bytes
     try:
-        with second._room.passing(half), second._room.passing(half):
+        with second._pool.passing(half), second._pool.passing(half):
             second.read_ahead([0], ["id"])
             assert opened.wait(120)
         found = second.open(0, ["id"]).read_row_group(0, ["id"])

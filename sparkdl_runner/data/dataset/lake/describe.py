@@ -12,7 +12,7 @@ import pyarrow.fs
 
 from sparkdl_runner.data.dataset.decoded_sizes import DecodedSizes, SizedFile
 from sparkdl_runner.data.dataset.footers import in_threads
-from sparkdl_runner.data.dataset.lake.parts import FilePart, read_part
+from sparkdl_runner.data.dataset.lake.live_files import LiveFile, read_live_file
 from sparkdl_runner.data.dataset.lake.snapshot import Snapshot, TableColumn
 from sparkdl_runner.data.dataset.lake.types import is_same_kind
 from sparkdl_runner.data.dataset.manifest import ColumnInfo, Manifest
@@ -53,26 +53,26 @@ def describe_snapshot(
 
     Raises:
         ValueError: ``columns`` or ``filters`` do not fit the table.
-        DatasetError: There is no such row, a file is no part of the table, or the rows that count
+        DatasetError: There is no such row, a file is not of the table, or the rows that count
             take too much to write down.
     """
     chosen = snapshot.select(columns)
     schema = pa.schema([(column.name, column.type) for column in snapshot.columns])
     row_filter = None if filters is None else RowFilter.of(filters, schema)
     wanted = in_threads(
-        lambda file: read_part(
+        lambda file: read_live_file(
             filesystem, directory, file, chosen, snapshot.columns, row_filter, columns is None
         ),
         snapshot.files,
         _THREADS,
     )
-    chosen = _readable(chosen, [part for part in wanted if part is not None], snapshot)
-    parts = [part for part in wanted if part is not None and part.groups]
-    if not parts and row_filter is not None:
+    chosen = _readable(chosen, [file for file in wanted if file is not None], snapshot)
+    files = [file for file in wanted if file is not None and file.groups]
+    if not files and row_filter is not None:
         raise DatasetError(
             f"There is no row that fulfils filters={row_filter} in {snapshot.title}."
         )
-    groups = [(number, group) for number, part in enumerate(parts) for group in part.groups]
+    groups = [(number, group) for number, file in enumerate(files) for group in file.groups]
     live = LiveRows.of(
         {place: group.keep for place, (_, group) in enumerate(groups) if group.keep is not None}
     )
@@ -83,12 +83,12 @@ def describe_snapshot(
             "sorted or partitioned by, let the table's own maintenance write its files again "
             "without their deleted rows, or convert a DataFrame of these rows."
         )
-    projections = list({repr(part.projection): part.projection for part in parts}.values())
+    projections = list({repr(file.projection): file.projection for file in files}.values())
     numbers = {repr(one): number for number, one in enumerate(projections)}
-    sizes = DecodedSizes(filesystem, directory, [_sized(part) for part in parts], _THREADS)
-    infos, fields = zip(*(_describe(column, parts, sizes) for column in chosen), strict=True)
+    sizes = DecodedSizes(filesystem, directory, [_sized(file) for file in files], _THREADS)
+    infos, fields = zip(*(_describe(column, files, sizes) for column in chosen), strict=True)
     return Manifest(
-        files=tuple(part.file for part in parts),
+        files=tuple(file.file for file in files),
         row_groups=RowGroups(
             file=np.array([number for number, _ in groups], dtype=np.int32),
             index_in_file=np.array([group.index for _, group in groups], dtype=np.int32),
@@ -100,23 +100,23 @@ def describe_snapshot(
         ),
         schema_base64=base64.b64encode(pa.schema(fields).serialize().to_pybytes()).decode(),
         columns=infos,
-        page_rows=max((part.page_rows for part in parts), default=1),
+        page_rows=max((file.page_rows for file in files), default=1),
         view=View(
             title=snapshot.title,
             advice=snapshot.advice,
             filters="" if row_filter is None else str(row_filter),
             projections=projections,
-            projection_of=np.array([numbers[repr(part.projection)] for part in parts], np.int32),
+            projection_of=np.array([numbers[repr(file.projection)] for file in files], np.int32),
             live=live,
         ),
     )
 
 
 def _readable(
-    chosen: Sequence[TableColumn], parts: Sequence[FilePart], snapshot: Snapshot
+    chosen: Sequence[TableColumn], files: Sequence[LiveFile], snapshot: Snapshot
 ) -> tuple[TableColumn, ...]:
     """The columns that can be read in all files; warns of the others."""
-    left_out = {name: reason for part in parts for name, reason in part.left_out.items()}
+    left_out = {name: reason for file in files for name, reason in file.left_out.items()}
     kept = tuple(column for column in chosen if column.name not in left_out)
     if not kept:
         raise DatasetError(f"{'; '.join(left_out.values())}: convert a DataFrame of the table.")
@@ -131,34 +131,34 @@ def _readable(
     return kept
 
 
-def _sized(part: FilePart) -> SizedFile:
+def _sized(file: LiveFile) -> SizedFile:
     """The decoded sizes of a file; all rows of its row groups stand for those that count."""
-    count = 1 + max(group.index for group in part.groups)
+    count = 1 + max(group.index for group in file.groups)
     rows = [0] * count
     decoded: dict[str, list[int | None]] = {
-        name: [0] * count for name in part.groups[0].decoded_bytes
+        name: [0] * count for name in file.groups[0].decoded_bytes
     }
-    for group in part.groups:
+    for group in file.groups:
         rows[group.index] = group.rows
         for name, size in group.decoded_bytes.items():
             decoded[name][group.index] = size
     return SizedFile(
-        path=part.file.path, rows=rows, decoded_bytes=decoded, names=part.projection.names
+        path=file.file.path, rows=rows, decoded_bytes=decoded, names=file.projection.names
     )
 
 
 def _describe(
-    column: TableColumn, parts: Sequence[FilePart], sizes: DecodedSizes
+    column: TableColumn, files: Sequence[LiveFile], sizes: DecodedSizes
 ) -> tuple[ColumnInfo, pa.Field]:
     name = column.name
-    found = _type_of(column, [part.types[name] for part in parts if name in part.types])
-    nulls = sum(group.nulls[name] for part in parts for group in part.groups)
+    found = _type_of(column, [file.types[name] for file in files if name in file.types])
+    nulls = sum(group.nulls[name] for file in files for group in file.groups)
     seen = Observation()
-    for part in parts:
-        if name in part.seen:
-            seen.merge(part.seen[name])
+    for file in files:
+        if name in file.seen:
+            seen.merge(file.seen[name])
     depth = depth_of(found)
-    groups = [group for part in parts for group in part.groups]
+    groups = [group for file in files for group in file.groups]
     singles = [group.single[name] for group in groups if name in group.single]
     several = sum(group.live_rows > 1 for group in groups)
     lengths = seen.lengths(depth) if depth else ()

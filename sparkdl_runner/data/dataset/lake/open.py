@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The wanted part of files that are read in place; arguments of ``make_spark_converter``."""
+    """What is wanted of files that are read in place; arguments of ``make_spark_converter``."""
 
     columns: Sequence[str] | None = None
     filters: Filters | None = None
@@ -35,7 +35,7 @@ class Choice:
     snapshot_id: int | None = None
 
     @property
-    def is_part(self) -> bool:
+    def is_selection(self) -> bool:
         """Whether not all rows and columns are wanted."""
         return self.columns is not None or self.filters is not None
 
@@ -101,7 +101,7 @@ def open_table(
     return url, _described(filesystem, directory, snapshot, choice)
 
 
-def choose_part(dataset: Dataset, url: str, choice: Choice) -> Dataset:
+def select(dataset: Dataset, url: str, choice: Choice) -> Dataset:
     """Some rows or columns of a data set whose files are all its rows."""
     shown = redact(url)
     manifest, filesystem, directory = dataset

@@ -28,7 +28,6 @@ from sparkdl_runner.launch.backends.rendezvous.server import (
     Answer,
     KeyValueServer,
 )
-from sparkdl_runner.launch.wire import network
 
 MAX_STORE_BYTES = 256 * 1024 * 1024
 # Of the global scope each rank's value takes 136 for each other rank; other scopes take less.
@@ -169,11 +168,6 @@ class RendezvousStore(KeyValueServer):
         self._scopes[scope] = left
         if not left:
             del self._scopes[scope]
-
-
-def listen(address: str, port_range: network.PortRange | None = None) -> Listeners:
-    """Opens, in rank 0's agent, the socket that the store is served on."""
-    return Listeners(network.listen(address, port_range))
 
 
 def serve(listeners: Listeners, rendezvous: Rendezvous, tell: Tell) -> Release:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sparkdl_runner.base.time_limits import answer_within
 from sparkdl_runner.launch.driver.spark import pods, yarn
-from sparkdl_runner.launch.driver.spark.bounded import answer_within
 from sparkdl_runner.launch.driver.spark.executors import list_executors
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.base.time_limits import answer_within
 from sparkdl_runner.launch.driver.spark import yarn
-from sparkdl_runner.launch.driver.spark.bounded import answer_within
 from sparkdl_runner.launch.driver.spark.executors import Executor, list_executors
 from sparkdl_runner.launch.driver.spark.pods import replace_pods
 from sparkdl_runner.launch.wire import network

@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.launch.backends import Rendezvous, get_backend, torch_store
+from sparkdl_runner.launch.backends import (
+    BACKENDS,
+    Backend,
+    Rendezvous,
+    get_backend,
+    torch_store,
+)
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.rank.world import Peer, assign_ranks
@@ -36,6 +42,13 @@ def environment_of(backend, partition, **config):
         servers=("10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1"),
     )
     return get_backend(backend).environment(attempt.node_view(WORLDS[partition]), rendezvous)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_each_says_all_that_is_asked_of_it(name):
+    backend = get_backend(name)
+    assert backend.name == name
+    assert [one for one in Backend.__annotations__ if not hasattr(backend, one)] == []
 
 
 def test_horovod_learns_its_place():
@@ -97,7 +110,7 @@ def test_the_port_that_is_held_is_not_for_another_user():
             assert b"Address already in use" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["horovod", "torch", "tensorflow"])
+@pytest.mark.parametrize("name", BACKENDS)
 def test_all_set_what_other_libraries_read(name):
     environment = environment_of(name, 1, max_restarts=2)
     expected = {
@@ -117,14 +130,14 @@ def test_all_set_what_other_libraries_read(name):
     assert environment["NCCL_SOCKET_IFNAME"] == "=eth1"
 
 
-@pytest.mark.parametrize("name", ["horovod", "torch", "tensorflow"])
+@pytest.mark.parametrize("name", BACKENDS)
 def test_all_ranks_of_a_host_have_its_number(name):
     # The second rank of the first host has no other of its local rank, so its cross rank is 0.
     for variable in ("GROUP_RANK", "NODE_RANK"):
         assert [environment_of(name, i)[variable] for i in range(3)] == ["0", "0", "1"]
 
 
-@pytest.mark.parametrize("name", ["horovod", "torch", "tensorflow"])
+@pytest.mark.parametrize("name", BACKENDS)
 def test_each_task_is_a_node_of_one_device_where_that_is_asked_for(name):
     for rank in range(3):
         expected = {

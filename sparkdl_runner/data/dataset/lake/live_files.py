@@ -35,7 +35,7 @@ _FIELD_ID = b"PARQUET:field_id"
 
 
 @dataclass(kw_only=True, eq=False)
-class GroupPart:
+class LiveGroup:
     """A row group that has rows that count."""
 
     index: int
@@ -46,7 +46,7 @@ class GroupPart:
     nulls: Mapping[str, int]
     """The nulls of each flat column; 0 if the footer does not say: then they are counted."""
     column_bytes: Mapping[str, int]
-    """Encoded, the part of the rows that count."""
+    """Encoded, as much as the rows that count take."""
     decoded_bytes: Mapping[str, int | None]
     """Of all its rows, see ``Footer.decoded_bytes``."""
     single: Mapping[str, Any]
@@ -56,14 +56,14 @@ class GroupPart:
 
 
 @dataclass(kw_only=True, eq=False)
-class FilePart:
+class LiveFile:
     """The description of one file of the snapshot, for the manifest."""
 
     file: FileInfo
     projection: Projection
     types: Mapping[str, pa.DataType]
     """The type in the file of each column of the table that the file has."""
-    groups: list[GroupPart]
+    groups: list[LiveGroup]
     page_rows: int
     left_out: Mapping[str, str]
     """Why columns of the table cannot be read in this file."""
@@ -71,7 +71,7 @@ class FilePart:
     """Observations of columns whose footers say too little."""
 
 
-def read_part(
+def read_live_file(
     filesystem: pa.fs.FileSystem,
     directory: str,
     file: TableFile,
@@ -79,7 +79,7 @@ def read_part(
     columns: Sequence[TableColumn],
     row_filter: RowFilter | None,
     may_leave_out: bool,
-) -> FilePart | None:
+) -> LiveFile | None:
     """Reads a file's footer, and of its rows no more than the footer leaves open.
 
     Args:
@@ -131,7 +131,7 @@ def read_part(
             pre_buffer=False,  # Newer Arrow would read the whole row group before a value.
         )
         groups = list(_groups(parquet, file, projection, chosen, row_filter, types))
-        part = FilePart(
+        live = LiveFile(
             file=FileInfo(
                 path=file.path,
                 size_bytes=info.size,
@@ -145,8 +145,8 @@ def read_part(
             page_rows=page_rows_of(footer.metadata),
             left_out=left_out,
         )
-        _observe(parquet, path, part)
-    return part
+        _observe(parquet, path, live)
+    return live
 
 
 def _project(arrow: pa.Schema, file: TableFile, columns: Sequence[TableColumn]) -> Projection:
@@ -182,7 +182,7 @@ def _groups(
     chosen: Sequence[TableColumn],
     row_filter: RowFilter | None,
     types: Mapping[str, pa.DataType],
-) -> Iterator[GroupPart]:
+) -> Iterator[LiveGroup]:
     there = Columns.of(parquet)
     owners = there.owners
     first = 0
@@ -220,7 +220,7 @@ def _described(
     sizes: Mapping[str, int],
     decoded: Mapping[str, int | None],
     types: Mapping[str, pa.DataType],
-) -> GroupPart:
+) -> LiveGroup:
     nulls: dict[str, int] = {}
     unknown, single = [], {}
     for column in chosen:
@@ -238,7 +238,7 @@ def _described(
             nulls[column.name] = known.nulls
         if known.low is not None and known.low == known.high and live > 1:
             single[column.name] = known.low
-    return GroupPart(
+    return LiveGroup(
         index=index,
         rows=rows,
         keep=keep if live < rows else None,
@@ -285,19 +285,19 @@ def _passed(
     return np.concatenate([row_filter.keep(batch) for batch in batches])
 
 
-def _observe(parquet: pq.ParquetFile, path: str, part: FilePart) -> None:
+def _observe(parquet: pq.ParquetFile, path: str, live: LiveFile) -> None:
     """Reads the columns of which the footers say too little."""
-    for group in part.groups:
+    for group in live.groups:
         if not group.unknown:
             continue
-        schema = pa.schema([(name, part.types[name]) for name in group.unknown])
-        there = [part.projection.names[name] for name in group.unknown]
+        schema = pa.schema([(name, live.types[name]) for name in group.unknown])
+        there = [live.projection.names[name] for name in group.unknown]
         try:
             rows = rows_of_batch(parquet, group.index, there)
-            for batch in part.projection.batches(
+            for batch in live.projection.batches(
                 parquet, group.index, schema, rows=rows, keep=group.keep
             ):
                 for name in group.unknown:
-                    part.seen.setdefault(name, Observation()).see(batch.column(name))
+                    live.seen.setdefault(name, Observation()).see(batch.column(name))
         except (pa.ArrowException, OSError) as error:
             raise explained(error, path, parquet, group.index, there) from error

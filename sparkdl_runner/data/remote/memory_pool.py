@@ -18,14 +18,14 @@ from contextlib import contextmanager, suppress
 import numpy as np
 
 _LEAST_BYTES = 1 << 20
-"""Data on their way to a disk get at least so much memory, even if the room is full."""
+"""Data on their way to a disk get at least so much memory, even if the pool is full."""
 _LOOK_SECONDS = 0.1
 _STEPS = 16
 """Sizes are rounded up by less than a sixteenth, so that the memory also fits the next row group,
 which is about as large."""
 
 
-class Room:
+class MemoryPool:
     """Memory up to a number of bytes, for all threads that fetch.
 
     Args:
@@ -46,14 +46,14 @@ class Room:
         self._changed = threading.Condition()
 
     @property
-    def part_bytes(self) -> int:
-        """The largest row group that is fetched whole: two have room beside one another."""
+    def largest_bytes(self) -> int:
+        """The largest row group that is fetched whole: the pool has memory for two."""
         return max(_LEAST_BYTES, self.limit_bytes // 2)
 
     def take(self, size: int, *, always: bool = False) -> memoryview | None:
-        """Memory of so many bytes; None if there is no room, unless it is wanted ``always``.
+        """Memory of so many bytes; None if it has not so much left, unless ``always``.
 
-        It is let go with its last ``memoryview``. A quarter of the room stays for what passes.
+        It is let go with its last ``memoryview``. A quarter of the pool stays for what passes.
         """
         with self._changed:
             if not always and self._used_bytes + size > 3 * self.limit_bytes // 4:
@@ -62,15 +62,15 @@ class Room:
 
     @contextmanager
     def passing(self, size: int) -> Iterator[memoryview]:
-        """Memory through which so many bytes pass to a disk, in a few equal parts.
+        """Memory through which so many bytes pass to a disk, in a few equal steps.
 
         One thread that has such memory needs no other to go on, so that others may wait for it.
 
         Raises:
             CancelledError: There is none yet, and ``stopping`` is set.
         """
-        parts = max(1, -(-size // self.part_bytes))
-        wanted = -(-size // parts)
+        steps = max(1, -(-size // self.largest_bytes))
+        wanted = -(-size // steps)
         with self._changed:
             while (granted := self._for_passing(wanted)) is None:
                 if self._stopping.is_set():
@@ -102,8 +102,8 @@ class Room:
     def _map(self, size: int, *, passes: bool = False) -> memoryview:
         step = 1 << max(1, size // _STEPS).bit_length() - 1
         most = 3 * self.limit_bytes // 4 - self._used_bytes
-        if passes:  # Two parts of the largest size still have room beside one another.
-            most = min(self.part_bytes, self.limit_bytes - self._used_bytes)
+        if passes:  # Two of the largest size still fit beside one another.
+            most = min(self.largest_bytes, self.limit_bytes - self._used_bytes)
         mapped_bytes = max(1, size, min(most, -(-size // step) * step))
         mapped = self._kept_for(size, mapped_bytes)
         if mapped is None:

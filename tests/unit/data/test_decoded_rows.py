@@ -1,4 +1,4 @@
-"""How much is decoded: pieces of full size, and few rows in vain, whatever the plan asks for."""
+"""How much is decoded: many rows at a time, and few in vain, whatever the plan asks for."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ AT_A_TIME = 8
 real_plan, real_stream = MemoryPlan.of, RowGroupReader.stream
 
 
-def small_pieces(*given: Any, **named: Any) -> MemoryPlan:
-    """The plan, but with pieces of a few rows, so that small tables have many."""
+def few_rows(*given: Any, **named: Any) -> MemoryPlan:
+    """The plan, but with a few rows at a time, so that small tables are decoded in many steps."""
 
     plan = real_plan(*given, **named)
-    return dataclasses.replace(plan, part_rows=AT_A_TIME, whole_rows=AT_A_TIME)
+    return dataclasses.replace(plan, partial_rows=AT_A_TIME, whole_rows=AT_A_TIME)
 
 
 class Decoded:
-    """Counts the pieces and rows of each stream."""
+    """Counts the steps and rows of each stream."""
 
     def __init__(self) -> None:
-        self.pieces, self.rows, self.streams = 0, 0, 0
+        self.steps, self.rows, self.streams = 0, 0, 0
         self.by_group: Counter[int] = Counter()
 
     def stream(self, reader: RowGroupReader, group: int, *given: Any, **named: Any) -> Any:
         self.streams += 1
-        for part in real_stream(reader, group, *given, **named):
-            self.pieces += 1
-            self.rows += part[1]
-            self.by_group[group] += part[1]
-            yield part
+        for decoded in real_stream(reader, group, *given, **named):
+            self.steps += 1
+            self.rows += decoded.rows
+            self.by_group[group] += decoded.rows
+            yield decoded
 
 
 def read(directory: Path, manifest: Any, skip: int = 0, **arguments: Any) -> Decoded:
@@ -51,7 +51,7 @@ def read(directory: Path, manifest: Any, skip: int = 0, **arguments: Any) -> Dec
         return decoded.stream(reader, *given, **named)
 
     with (
-        mock.patch.object(MemoryPlan, "of", small_pieces),
+        mock.patch.object(MemoryPlan, "of", few_rows),
         mock.patch.object(RowGroupReader, "stream", counted),
         load(directory, manifest, **arguments) as loader,
     ):
@@ -75,7 +75,7 @@ def read(directory: Path, manifest: Any, skip: int = 0, **arguments: Any) -> Dec
     skip=st.integers(0, 6),
     shuffle=st.booleans(),
 )
-def test_pieces_are_of_full_size_whatever_the_first_or_the_last_one_is(
+def test_as_many_rows_are_decoded_at_a_time_whatever_the_first_or_the_last_one_is(
     groups: list[int],
     world: int,
     per_rank: int,
@@ -99,7 +99,7 @@ def test_pieces_are_of_full_size_whatever_the_first_or_the_last_one_is(
             arguments["window_row_groups"] = window
         for rank in range(world):
             found = read(Path(name), manifest, skip, cur_shard=rank, **arguments)
-            assert found.pieces <= found.rows / AT_A_TIME + found.streams
+            assert found.steps <= found.rows / AT_A_TIME + found.streams
 
 
 @pytest.mark.parametrize("seed", range(5))

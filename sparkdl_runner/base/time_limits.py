@@ -1,10 +1,10 @@
-"""Questions to a cluster manager, which may not answer."""
+"""Time limits that a thread keeps."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -27,3 +27,18 @@ def answer_within(seconds: float, ask: Callable[[], T]) -> T | None:
     asking.start()
     asking.join(seconds)
     return next(iter(answers), None)
+
+
+@contextmanager
+def called_after(seconds: float | None, call: Callable[[], object]) -> Iterator[None]:
+    """Calls a function once so many seconds have passed, unless it is left before; None: never."""
+    if seconds is None:
+        yield
+        return
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
