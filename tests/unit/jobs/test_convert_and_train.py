@@ -97,5 +97,5 @@ def test_what_is_wrong_with_data_is_told_by_its_key_and_not_by_sparks_setting():
     told = "share with the ranks: give cache_url, such as s3a:"
     with pytest.raises(ConfigError, match=told), refusals("data.x"):
         raise NoSharedFolderError("set the Spark setting a.b.c to one")
-    with pytest.raises(ConfigError, match="^data.x: no such type$"), refusals("data.x"):
+    with pytest.raises(ConfigError, match=r"^data\.x: no such type$"), refusals("data.x"):
         raise TypeError("no such type\nand more")
