@@ -38,7 +38,7 @@ ifndef BESIDE
 endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-data \
     quick-training quick-others test ready java-classic java-modern test-classic test-modern \
-    test-tensorflow engines-short system system-classic system-modern compat docs lint frameworks fuzz mutants \
+    test-tensorflow engines-short system system-classic system-modern compat docs picture lint frameworks fuzz mutants \
     random-ends foreign foreign-tables engines bench clean gpu
 
 help:  ## say what there is
@@ -120,6 +120,9 @@ compat: setup-classic  ## try Databricks' runtimes, other Pythons and MLflows; O
 
 docs: setup-classic  ## write docs/reference from the docstrings
 	@.venv/bin/python docs/reference.py
+
+picture: run-classic  ## record make demo CHAOS=1 for the README: docs/demo.cast, docs/demo.svg
+	@.venv/bin/python docs/demo.py $(MAKE) demo CHAOS=1
 
 lint: setup-classic  ## ruff and mypy, and pins that have moved
 	@sha256sum --check --status conf/pins-checked.sha256 || .venv/bin/python conf/check_pins.py
