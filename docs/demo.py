@@ -4,7 +4,7 @@ usage: demo.py COMMAND...    runs it, writes docs/demo.cast and draws docs/demo.
        demo.py               draws docs/demo.svg again
 
 The recording has asciinema's format, version 2: a JSON header, then a line for each output with its
-second. The picture shows each line with the second at which it came, and shortens the waits between.
+second. The picture shows each line with the second at which it came, and cuts long waits short.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pty
 import re
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,7 +60,7 @@ def record(command: list[str]) -> None:
     start = time.monotonic()
     process, terminal = pty.fork()
     if process == 0:
-        os.execvp(command[0], command)
+        os.execvp(command[0], command)  # noqa: S606
     events: list[tuple[float, str, str]] = []
     while output := _read(terminal):
         events.append((round(time.monotonic() - start, 3), "o", output))
@@ -97,7 +98,7 @@ def lines_of(cast: str) -> list[Line]:
 def draw(lines: list[Line]) -> str:
     """An SVG that shows the lines one after the other, scrolls, and begins again."""
     times = [0.0]
-    for before, line in zip(lines, lines[1:], strict=False):
+    for before, line in pairwise(lines):
         times.append(times[-1] + min(line.second - before.second, LONGEST_WAIT_SECONDS))
     total = times[-1] + LAST_SCREEN_SECONDS
     percents = [f"{100 * moment / total:.2f}%" for moment in times]
@@ -118,38 +119,30 @@ def draw(lines: list[Line]) -> str:
         x = TIME_COLUMNS * WIDTH_OF_A_CHARACTER
         rows.append(f'<text x="{x}" y="{y}">{html.escape(line.text)}</text></g>')
     last_shift = -max(0, len(lines) - ROWS) * HEIGHT_OF_A_LINE
-    shifts = ["0%{transform:translateY(0)}"]
-    for number in range(ROWS, len(lines)):
-        if percents[number] != percents[number - 1]:
-            shifts.append(_shift(percents[number - 1], number))
-    shifts.append(_shift(percents[-1], len(lines)))
-    return "\n".join(
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-            f'width="{width}" height="{height}" role="img">',
-            f"<title>{SHOWN_COMMAND}: a rank is killed, and the training goes on from its "
-            "checkpoint</title>",
-            "<style>",
-            "text{font:13px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
-            "white-space:pre}",
-            f".time{{fill:{OTHER_COLOUR};text-anchor:end}}",
-            f"g{{animation:{total:.1f}s step-end infinite}}",
-            f".all{{transform:translateY({last_shift}px);animation-name:scroll}}",
-            *frames,
-            f"@keyframes scroll{{{''.join(shifts)}}}",
-            "@media (prefers-reduced-motion:reduce){g{animation:none}}",
-            "</style>",
-            f'<rect width="{width}" height="{height}" rx="8" fill="#0d1117"/>',
-            f'<svg x="{MARGIN}" y="{MARGIN}" width="{width - 2 * MARGIN}" '
-            f'height="{height - 2 * MARGIN}">',
-            '<g class="all">',
-            *rows,
-            "</g>",
-            "</svg>",
-            "</svg>",
-            "",
-        )
-    )
+    ends = [n for n in range(1, len(lines)) if percents[n] != percents[n - 1]] + [len(lines)]
+    shifts = [_shift(percents[end - 1], end) for end in ends]
+    new_line = "\n"
+    return f"""\
+<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" \
+viewBox="0 0 {width} {height}" role="img">
+<title>{SHOWN_COMMAND}: a rank is killed, and the training goes on from its checkpoint</title>
+<style>
+text{{font:13px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;white-space:pre}}
+.time{{fill:{OTHER_COLOUR};text-anchor:end}}
+g{{animation:{total:.1f}s step-end infinite}}
+.all{{transform:translateY({last_shift}px);animation-name:scroll}}
+{new_line.join(frames)}
+@keyframes scroll{{{"".join(shifts)}}}
+@media (prefers-reduced-motion:reduce){{g{{animation:none}}}}
+</style>
+<rect width="{width}" height="{height}" rx="8" fill="#0d1117"/>
+<svg x="{MARGIN}" y="{MARGIN}" width="{width - 2 * MARGIN}" height="{height - 2 * MARGIN}">
+<g class="all">
+{new_line.join(rows)}
+</g>
+</svg>
+</svg>
+"""
 
 
 def _shift(percent: str, lines: int) -> str:

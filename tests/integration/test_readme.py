@@ -82,7 +82,7 @@ def test_what_is_to_be_installed_can_be():
 
 
 def test_it_begins_with_what_can_be_tried_at_once():
-    """An installation, a function and its call, the moving picture; and plain words before terms."""
+    """An installation, a function with its call, the moving picture; plain words before terms."""
     signs = [
         *("N processes that train together", "```bash install", "```python", "docs/demo.svg"),
         *("```bash\n", "HorovodRunner"),
