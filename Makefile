@@ -13,6 +13,7 @@ ONLY ?=
 TABLES ?=
 EXAMPLES ?= 20000
 GPU_PYTHON ?= 3.12
+URL ?=
 
 # The demo's last line is the job's own, also where a test of ours calls this make again.
 MAKEFLAGS += --no-print-directory
@@ -39,7 +40,7 @@ endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-data \
     quick-training quick-others test ready java-classic java-modern test-classic test-modern \
     test-tensorflow engines-short system system-classic system-modern compat docs picture lint frameworks fuzz mutants \
-    random-ends foreign foreign-tables engines bench clean gpu
+    random-ends foreign foreign-tables engines bench clean release gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -164,6 +165,9 @@ engines-short: setup-classic
 
 bench: run-classic  ## time from call to result, beside horovod.spark.run and TorchDistributor
 	@$(call in_lane,classic) jobs/benchmark.py launch
+
+release: setup-classic  ## a wheel and a source distribution in dist/, tried; uploads nothing; URL=https://…
+	@.venv/bin/python conf/release.py --url "$(URL)"
 
 gpu: setup-classic  ## build/gpu-kit, to be carried to a machine with a GPU; GPU_PYTHON=3.11|3.12
 	@PYTHON=.venv/bin/python tests/gpu/make_kit.sh $(GPU_PYTHON) build/gpu-kit
