@@ -42,7 +42,7 @@ def copy_sources(folder: Path) -> None:
 
 
 def with_absolute_links(text: str, url: str, version: str) -> str:
-    """A page of the project's root with links that work everywhere: to the files of this version."""
+    """A page of the project's root with links that work anywhere: to the files of its version."""
 
     def absolute(found: re.Match[str]) -> str:
         is_picture, words, target = found.groups()
@@ -86,7 +86,7 @@ def install(distribution: Path, folder: Path) -> Path:
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
     (packages,) = folder.glob("lib/python3*/site-packages")
-    # Paths in a .pth come last, and no .pth of theirs is read: not that of an editable installation.
+    # Paths in a .pth come last, and no .pth there is read: not that of an editable installation.
     others = "\n".join(path for path in sys.path if Path(path).name.endswith("-packages"))
     (packages / "packages-of-another.pth").write_text(f"{others}\n")
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
