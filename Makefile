@@ -40,7 +40,7 @@ endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-data \
     quick-training quick-others test ready java-classic java-modern test-classic test-modern \
     test-tensorflow engines-short system system-classic system-modern compat docs picture lint frameworks fuzz mutants \
-    random-ends foreign foreign-tables engines bench clean release gpu
+    random-ends foreign foreign-tables engines bench clean first-example release gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -165,6 +165,9 @@ engines-short: setup-classic
 
 bench: run-classic  ## time from call to result, beside horovod.spark.run and TorchDistributor
 	@$(call in_lane,classic) jobs/benchmark.py launch
+
+first-example:  ## install as the README says first, elsewhere, and run its first example; PYTHON=python3.13
+	@$(or $(PYTHON),python3) conf/first_example.py
 
 release: setup-classic  ## a wheel and a source distribution in dist/, tried; uploads nothing; URL=https://…
 	@.venv/bin/python conf/release.py --url "$(URL)"
