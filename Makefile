@@ -39,7 +39,7 @@ ifndef BESIDE
 endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-data \
     quick-training quick-others test ready java-classic java-modern test-classic test-modern \
-    test-tensorflow engines-short system system-classic system-modern compat docs picture lint frameworks fuzz mutants \
+    test-tensorflow engines-short system system-classic system-modern compat docs site picture lint frameworks fuzz mutants \
     random-ends foreign foreign-tables engines bench clean first-example release gpu
 
 help:  ## say what there is
@@ -122,6 +122,16 @@ compat: setup-classic  ## try Databricks' runtimes, other Pythons and MLflows; O
 docs: setup-classic  ## write docs/reference from the docstrings
 	@.venv/bin/python docs/reference.py
 
+# An environment of its own, since Sphinx and the lanes' tools want different versions of docutils.
+site: .venv-site/done  ## the documentation with search, in build/site/html; links that lead nowhere are errors; URL=https://…
+	@$(<D)/bin/python docs/site/pages.py build/site/pages $(URL)
+	@$(<D)/bin/python -m sphinx -W --keep-going -n -q -E -c docs/site build/site/pages build/site/html
+	@echo "build/site/html/index.html"
+.venv-site/done: conf/constraints-site.txt
+	@rm -rf .venv-site && $(or $(PYTHON),python3) -m venv .venv-site
+	@conf/pip_install.sh .venv-site/pip.log .venv-site/bin/python --requirement $<
+	@touch $@
+
 picture: run-classic  ## record make demo CHAOS=1 for the README: docs/demo.cast, docs/demo.svg
 	@.venv/bin/python docs/demo.py $(MAKE) demo CHAOS=1
 
@@ -176,4 +186,4 @@ gpu: setup-classic  ## build/gpu-kit, to be carried to a machine with a GPU; GPU
 	@PYTHON=.venv/bin/python tests/gpu/make_kit.sh $(GPU_PYTHON) build/gpu-kit
 
 clean:  ## remove the lanes and what tools left; wheels in the wheelhouse stay
-	rm -rf .venv .venv-modern .venv-tensorflow .venv-compat *.egg-info build dist .mypy_cache .pytest_cache .ruff_cache .coverage*
+	rm -rf .venv .venv-modern .venv-tensorflow .venv-compat .venv-site *.egg-info build dist .mypy_cache .pytest_cache .ruff_cache .coverage*
