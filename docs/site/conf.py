@@ -25,7 +25,7 @@ html_show_copyright = False
 class SearchByWordsOfNames(SearchEnglish):
     """Finds a name by each of its words: ``heartbeat_timeout_seconds`` by heartbeat too."""
 
-    def split(self, input: str) -> list[str]:
+    def split(self, input: str) -> list[str]:  # noqa: A002
         """The words of a text, as they are indexed."""
         words = super().split(input)
         return words + [part for word in words if "_" in word for part in word.split("_") if part]

@@ -60,7 +60,7 @@ def for_the_site(text: str, page: str, names: dict[str, str], url: str) -> tuple
         text: The page.
         page: Its place in the project.
         names: As ``site_names`` returns them.
-        url: The address of the project's files, or "".
+        url: The address of this version's files, or "".
     """
     files = set()
 
@@ -80,7 +80,7 @@ def for_the_site(text: str, page: str, names: dict[str, str], url: str) -> tuple
 
 
 def contents(names: dict[str, str]) -> str:
-    """The site's table of contents, in the order of docs/README.md; it is shown beside each page."""
+    """The table of contents beside each page, in the order of docs/README.md."""
     index = (ROOT / "docs" / "README.md").read_text()
     order = re.findall(r"^\| \[[^\]]+\]\(([^)#]+)\) \|", index, flags=re.MULTILINE)
     parts = {
@@ -102,6 +102,9 @@ def contents_of_reference(names: dict[str, str]) -> str:
 def write(folder: Path, url: str) -> None:
     """Writes all pages, and the files that they lead to."""
     names = site_names()
+    if url:
+        version = (ROOT / "sparkdl_runner" / "base" / "version.py").read_text().split('"')[-2]
+        url = f"{url}/blob/v{version}"
     shutil.rmtree(folder, ignore_errors=True)
     for place, name in names.items():
         text, files = for_the_site((ROOT / place).read_text(), place, names, url)

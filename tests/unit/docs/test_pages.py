@@ -57,6 +57,12 @@ def test_all_pages_are_in_the_index():
         assert page.name == "README.md" or f"]({page.name})" in index
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_begins_with_what_it_answers(page):
+    first = page.read_text().split("\n\n")[1]
+    assert first.split()[0] in {"How", "What", "Which"}, first
+
+
 @pytest.mark.parametrize("page", ALL, ids=name_of)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)]+)\)", prose(page)):
