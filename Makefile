@@ -13,6 +13,7 @@ ONLY ?=
 TABLES ?=
 EXAMPLES ?= 20000
 GPU_PYTHON ?= 3.12
+URL ?=
 
 # The demo's last line is the job's own, also where a test of ours calls this make again.
 MAKEFLAGS += --no-print-directory
@@ -38,8 +39,8 @@ ifndef BESIDE
 endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-data \
     quick-training quick-others test ready java-classic java-modern test-classic test-modern \
-    test-tensorflow engines-short system system-classic system-modern compat docs lint frameworks fuzz mutants \
-    random-ends foreign foreign-tables engines bench clean gpu
+    test-tensorflow engines-short system system-classic system-modern compat docs site picture lint frameworks fuzz mutants \
+    random-ends foreign foreign-tables engines bench clean first-example release gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -131,6 +132,19 @@ compat: setup-classic  ## try Databricks' runtimes, other Pythons and MLflows; O
 docs: setup-classic  ## write docs/reference from the docstrings
 	@.venv/bin/python docs/reference.py
 
+# An environment of its own, since Sphinx and the lanes' tools want different versions of docutils.
+site: .venv-site/done  ## the documentation with search, in build/site/html; links that lead nowhere are errors; URL=https://…
+	@$(<D)/bin/python docs/site/pages.py build/site/pages $(URL)
+	@$(<D)/bin/python -m sphinx -W --keep-going -n -q -E -c docs/site build/site/pages build/site/html
+	@echo "build/site/html/index.html"
+.venv-site/done: conf/constraints-site.txt
+	@rm -rf .venv-site && $(or $(PYTHON),python3) -m venv .venv-site
+	@conf/pip_install.sh .venv-site/pip.log .venv-site/bin/python --requirement $<
+	@touch $@
+
+picture: run-classic  ## record make demo CHAOS=1 for the README: docs/demo.cast, docs/demo.svg
+	@.venv/bin/python docs/demo.py $(MAKE) demo CHAOS=1
+
 lint: setup-classic  ## ruff and mypy, and pins that have moved
 	@sha256sum --check --status conf/pins-checked.sha256 || .venv/bin/python conf/check_pins.py
 	@.venv/bin/python -m ruff check
@@ -172,8 +186,14 @@ engines-short: setup-classic
 bench: run-classic  ## time from call to result, beside horovod.spark.run and TorchDistributor
 	@$(call in_lane,classic) jobs/benchmark.py launch
 
+first-example:  ## install as the README says first, elsewhere, and run its first example; PYTHON=python3.13
+	@$(or $(PYTHON),python3) conf/first_example.py
+
+release: setup-classic  ## a wheel and a source distribution in dist/, tried; uploads nothing; URL=https://…
+	@.venv/bin/python conf/release.py --url "$(URL)"
+
 gpu: setup-classic  ## build/gpu-kit, to be carried to a machine with a GPU; GPU_PYTHON=3.11|3.12
 	@PYTHON=.venv/bin/python tests/gpu/make_kit.sh $(GPU_PYTHON) build/gpu-kit
 
 clean:  ## remove the lanes and what tools left; wheels in the wheelhouse stay
-	rm -rf .venv .venv-modern .venv-tensorflow .venv-compat *.egg-info build dist .mypy_cache .pytest_cache .ruff_cache .coverage*
+	rm -rf .venv .venv-modern .venv-tensorflow .venv-compat .venv-site *.egg-info build dist .mypy_cache .pytest_cache .ruff_cache .coverage*

@@ -4,7 +4,7 @@
 #
 #   kubectl apply --namespace training -f conf/kubernetes/rbac.yaml \
 #       -f conf/kubernetes/network-policy.yaml
-#   MASTER_URL=k8s://https://HOST:6443 NAMESPACE=training IMAGE=REGISTRY/sparkdl-runner:0.1.0 \
+#   MASTER_URL=k8s://https://HOST:6443 NAMESPACE=training IMAGE=REGISTRY/sparkdl-runner:0.2.0 \
 #       conf/kubernetes/submit.sh local:///opt/sparkdl-runner/jobs/train.py --example digits \
 #       --num-proc 2 --cache-url s3a://BUCKET/cache
 #
@@ -42,7 +42,7 @@ case ${image##*/} in
     '' | *:latest) fail "set IMAGE to the image built from conf/kubernetes/Dockerfile, with a tag of" \
         "its own: all pods of an application must run the same one (it is '$image')." ;;
     *:*) ;;
-    *) fail "IMAGE is $image, without a tag; name one, as in $image:0.1.0: all pods of an" \
+    *) fail "IMAGE is $image, without a tag; name one, as in $image:0.2.0: all pods of an" \
         "application must run the same one." ;;
 esac
 [ -r "$defaults" ] || fail "cannot read SPARK_DEFAULTS, $defaults."

@@ -215,8 +215,8 @@ def check_min_num_proc(config: RunConfig, num_proc: int) -> None:
     least = config.min_num_proc
     if least is not None and num_proc and least > abs(num_proc):
         raise ValueError(
-            f"min_num_proc is {least}, and num_proc={num_proc} starts only {abs(num_proc)} ranks; "
-            "min_num_proc says with how few of them the run may go on: set it to "
+            f"min_num_proc is {least}, and num_proc={num_proc} starts only {abs(num_proc)} "
+            "ranks; min_num_proc says with how few of them the run may go on: set it to "
             f"{abs(num_proc)} or less, or raise num_proc."
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
 import subprocess
@@ -14,14 +15,12 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
+BLOCKS = re.findall(r"^```([\w ]+)\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
 
 # Run in short, where another test, or `make test` itself, does the work in full.
 SHORTENED = {
     # test_digits runs the job.
     "make demo": "make demo BACKEND='horovod --help'",
-    # It has linted before it came here, and would run this very test again.
-    "make test": "make --old-file=ready test LANE=classic ARGS=--version",
 }
 SEPARATOR = "---- end of block"
 
@@ -31,7 +30,7 @@ def blocks(kind: str) -> list[str]:
 
 
 def test_there_is_no_other_kind_of_block():
-    assert {kind for kind, _ in BLOCKS} == {"bash", "python", "text"}
+    assert {kind for kind, _ in BLOCKS} == {"bash", "bash install", "python"}
 
 
 @pytest.mark.one_lane
@@ -65,6 +64,32 @@ def test_python_blocks_run(tmp_path):
     shown = re.findall(r"^\| +(\d)\| +(\d)\.0\|\[", pipeline, flags=re.MULTILINE)
     assert len(shown) == 5
     assert sum(target == prediction for target, prediction in shown) >= 4
+
+
+def test_what_is_to_be_installed_can_be():
+    """That the wheel works where it is installed is tested in ``conf/test_distributions.py``."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    installed = re.findall(r"pip install '\.\[([\w,]+)\]'", README)
+    assert len(installed) == 3
+    for extras in installed:
+        assert set(extras.split(",")) <= set(setup["options.extras_require"])
+    commands = re.findall(r"sparkdl-runner ([\w-]+)", "".join(blocks("bash install")))
+    assert commands == ["build-horovod"]
+    for name in commands:
+        command = [sys.executable, "-m", "sparkdl_runner", name, "--help"]
+        subprocess.run(command, check=True, capture_output=True)
+
+
+def test_it_begins_with_what_can_be_tried_at_once():
+    """An installation, a function with its call, the moving picture; plain words before terms."""
+    signs = [
+        *("N processes that train together", "```bash install", "```python", "docs/demo.svg"),
+        *("```bash\n", "HorovodRunner"),
+    ]
+    places = [README.index(sign) for sign in signs]
+    assert places == sorted(places)
+    assert "allreduce" not in README[: places[0]]
 
 
 def test_it_is_as_short_as_promised():

@@ -87,8 +87,9 @@ class SampleTransformer:
                     arrays[name][row] = value
                 else:
                     raise DatasetError(
-                        f"sample_transform gave {_described(_cell(value))} for {name!r} of one "
-                        f"row and {_described(expected)} for another; expected one type and shape."
+                        f"sample_transform gave {_described(_cell(value))} for {name!r} "
+                        f"of one row and {_described(expected)} for another; expected one type and "
+                        "shape."
                     )
 
         self._threads.map(fill, len(real))

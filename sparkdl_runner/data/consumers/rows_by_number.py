@@ -109,8 +109,8 @@ class RowsByNumber:
                     decode_image(value.as_buffer(), size.mode, pixels[row], size.exif)
                 except BadImageError as error:
                     raise DatasetError(
-                        f"row {int(numbers[row]):,}, column {column.name!r}: it is {error}. Drop "
-                        "the row before converting, or leave it out of the sampler."
+                        f"row {int(numbers[row]):,}, column {column.name!r}: it is {error}. "
+                        "Drop the row before converting, or leave it out of the sampler."
                     ) from error
         mask = (validity(found),) if column.is_masked else ()
         return dict(zip((one.name for one in column.outputs), (pixels, *mask), strict=True))

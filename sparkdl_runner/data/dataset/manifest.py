@@ -284,9 +284,9 @@ class Manifest:
         text = json.dumps(self.to_json(), separators=(",", ":")).encode()
         if len(text) > MOST_BYTES:
             raise DatasetError(
-                f"{folder.name} has {len(self.files):,} files with {len(self.row_groups):,} row "
-                f"groups, and its manifest would have {len(text):,} bytes; {MOST_BYTES:,} are read "
-                "of one. Write fewer and larger files, by df.coalesce(…) before converting."
+                f"{folder.name} has {len(self.files):,} files with {len(self.row_groups):,} "
+                f"row groups, and its manifest would have {len(text):,} bytes; {MOST_BYTES:,} are "
+                "read of one. Write fewer and larger files, by df.coalesce(…) before converting."
             )
         folder.write(MANIFEST_NAME, text)
 

@@ -76,6 +76,6 @@ def advice_on_torch(error: BaseException, backend: Backend) -> str:
 def _choice_of(backend: str) -> str:
     """How to choose a backend, in each place where that is possible."""
     return (
-        f'the {backend} backend (DistributedRunner(backend="{backend}"), backend: {backend} in a '
-        f"job's YAML, --backend {backend} on its command line)"
+        f'the {backend} backend (DistributedRunner(backend="{backend}"), backend: {backend} '
+        f"in a job's YAML, --backend {backend} on its command line)"
     )

@@ -58,8 +58,8 @@ def network_of(model: Any) -> torch.nn.Module:
             ) from error
         if not isinstance(network, torch.nn.Module):
             raise TypeError(
-                f"model {described(model)} made a {type(network).__name__}; expected a "
-                "torch.nn.Module."
+                f"model {described(model)} made a {type(network).__name__}; "
+                "expected a torch.nn.Module."
             )
     lazy = [name for name, one in network.named_parameters() if _is_lazy(one)]
     if lazy:
@@ -203,8 +203,8 @@ def _check_factories(plan: TrainingPlan, network: torch.nn.Module) -> None:
     made = _made("optimizer", plan.optimizer, trained.parameters())
     if not isinstance(made, torch.optim.Optimizer):
         raise TypeError(
-            f"optimizer {described(plan.optimizer)} made a {type(made).__name__}; expected a "
-            "torch.optim.Optimizer of the parameters that it is called with."
+            f"optimizer {described(plan.optimizer)} made a {type(made).__name__}; "
+            "expected a torch.optim.Optimizer of the parameters that it is called with."
         )
     if plan.lr_scheduler is not None:
         scheduler = _made("lr_scheduler", plan.lr_scheduler, made)

@@ -166,8 +166,8 @@ def _choice(
     one = possible[least]
     advice = "more ranks" if one.activation_bytes < one.peak_bytes / 2 else "a smaller batch"
     return None, (
-        f"None fits: {least} needs least, {_short(one.peak_bytes)}, and {_short(usable)} (4/5 of "
-        f"the memory) may be used. Take {advice}, or recompute activations "
+        f"None fits: {least} needs least, {_short(one.peak_bytes)}, and {_short(usable)} "
+        f"(4/5 of the memory) may be used. Take {advice}, or recompute activations "
         "(torch.utils.checkpoint)."
     )
 

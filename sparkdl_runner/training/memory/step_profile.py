@@ -127,8 +127,8 @@ def profile_step(
             chosen = optimizer(network.parameters())
             if not isinstance(chosen, torch.optim.Optimizer):
                 raise TypeError(
-                    f"optimizer(…) returned {type(chosen).__name__}; expected a "
-                    "torch.optim.Optimizer."
+                    f"optimizer(…) returned {type(chosen).__name__}; "
+                    "expected a torch.optim.Optimizer."
                 )
             with _explained_errors("The optimizer's step", with_values), _AnyNumber():
                 chosen.step()

@@ -28,6 +28,7 @@ from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.training.description.options import OPTIONS, text_of
 
 ALL = [*PAGES, *REFERENCE]
+NAMING_THE_PYTHONS = ("quickstart.md", "clusters.md")
 SETTINGS = {
     "yaml job": TrainSettings,
     "yaml convert": ConvertSettings,
@@ -54,6 +55,12 @@ def test_all_pages_are_in_the_index():
     index = (ROOT / "docs" / "README.md").read_text()
     for page in PAGES:
         assert page.name == "README.md" or f"]({page.name})" in index
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_begins_with_what_it_answers(page):
+    first = page.read_text().split("\n\n")[1]
+    assert first.split()[0] in {"How", "What", "Which"}, first
 
 
 @pytest.mark.parametrize("page", ALL, ids=name_of)
@@ -101,6 +108,16 @@ def test_extras_that_are_named_exist():
     assert named
     for extras in named:
         assert set(extras.split(",")) <= set(setup["options.extras_require"])
+
+
+def test_the_pythons_are_the_same_everywhere():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    *before, last = re.findall(r"Python :: (3\.\d+)", setup["metadata"]["classifiers"])
+    assert setup["options"]["python_requires"] == f">={before[0]}"
+    words = f"Python {', '.join(before)} or {last}"
+    pages = [ROOT / "README.md", *(ROOT / "docs" / name for name in NAMING_THE_PYTHONS)]
+    assert [page.name for page in pages if words not in page.read_text()] == []
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.kind.startswith("python")], ids=str)

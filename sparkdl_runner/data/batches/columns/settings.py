@@ -92,8 +92,9 @@ class ColumnSettings:
         """Refuses a value that the column's type would silently change, such as 0.5 to 0."""
         if value is not None and not holds(leaf.dtype, value):
             raise ValueError(
-                f"{argument} is {value!r}, and column {self.name!r} is {self.info.type}, which "
-                "cannot hold that. Give a value that it can, or cast the column before converting."
+                f"{argument} is {value!r}, and column {self.name!r} is {self.info.type}, "
+                "which cannot hold that. Give a value that it can, or cast the column before "
+                "converting."
             )
 
     def keeping(self, leaf: Leaf, inner: tuple[int, ...]) -> Callable[[pa.Array], pa.Array]:

@@ -36,10 +36,10 @@ def rank_profile(context: SparkContext) -> ResourceProfile | None:
     obstacle = _obstacle(context, settings.get("spark.executor.cores"))
     if obstacle is not None:
         raise LaunchError(
-            f"Executors have {per_executor} GPU(s) each "
-            f"(spark.executor.resource.gpu.amount), and a task gets {per_task:g} of one "
-            "(spark.task.resource.gpu.amount), so ranks would share GPUs or get none. Stage-level "
-            f"scheduling could give each rank its own, but {obstacle}. Set "
+            f"Executors have {per_executor} "
+            f"GPU(s) each (spark.executor.resource.gpu.amount), and a task gets {per_task:g} of "
+            "one (spark.task.resource.gpu.amount), so ranks would share GPUs or get none. "
+            f"Stage-level scheduling could give each rank its own, but {obstacle}. Set "
             "spark.task.resource.gpu.amount to 1."
         )
     from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests

@@ -120,8 +120,8 @@ def judge_version(version: str, *, path: str, major: int) -> Java:
     # From 24 on Java has no security manager, which Hadoop's code needs to find the user.
     if release < oldest or (major == 3 and release >= 24):
         raise LaunchError(
-            f"Java {version} ({path}) is too {'old' if release < oldest else 'new'} for this "
-            f"Spark. {_INSTALL[major]}"
+            f"Java {version} ({path}) is too {'old' if release < oldest else 'new'} "
+            f"for this Spark. {_INSTALL[major]}"
         )
     return Java(path=path, version=version, is_tested=release in TESTED[major])
 
