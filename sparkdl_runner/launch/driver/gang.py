@@ -14,6 +14,7 @@ from typing import Any
 from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.launch.backends import get_backend
 from sparkdl_runner.launch.driver.diagnosis import with_failures
+from sparkdl_runner.launch.driver.live_line import LiveLine
 from sparkdl_runner.launch.driver.returned_values import ReturnedValues
 from sparkdl_runner.launch.driver.watch import Verdict, Watch
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
@@ -30,6 +31,7 @@ from sparkdl_runner.launch.wire.messages import (
     Progress,
     Stacks,
     Text,
+    Unfinished,
     Unsent,
     ValuePart,
     ValueSent,
@@ -71,6 +73,7 @@ class Gang(ABC):
             lost_slots=self.lost_slots,
         )
         self._show_output = show_output
+        self._live_line = LiveLine()
         self._reports = reports
         self._has_complained = False
         self._plans = LoaderPlans()
@@ -106,6 +109,9 @@ class Gang(ABC):
             case Output(lines):
                 if self._show_output:
                     write_lines(sys.stdout, world, lines)
+            case Unfinished(text):
+                if self._show_output:
+                    self._live_line.show(world, text)
             case Text(text):
                 write_lines(sys.stdout, world, [text])
             case Failed(outcome):
@@ -209,6 +215,7 @@ class Gang(ABC):
 
     def close(self) -> None:
         """Stops watching, and forgets an end that is still to come."""
+        self._live_line.erase()
         self._values.close()
         self.watch.close()
         if self._timer is not None:

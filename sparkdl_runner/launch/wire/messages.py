@@ -62,6 +62,16 @@ class Output(Message):
 
 
 @dataclass
+class Unfinished(Message):
+    """The line that the rank has begun and not ended, as it is now; empty once there is none.
+
+    A later one makes up for it, so that one at most waits to be sent.
+    """
+
+    text: str
+
+
+@dataclass
 class Text(Message):
     """A text that the function sent with ``log_to_driver``."""
 
@@ -328,7 +338,7 @@ WORKER_TO_AGENT = _table(*_FROM_RANK, Pulse, Delivered, Serving, Returned, Raise
 AGENT_TO_DRIVER = _table(
     *(Hello, Placed, Alive, Ended, Acknowledged, Stacks),
     *(Output, Failed, VitalSigns, Unsent, HostMetrics, FilePart, PlainValue, *_FROM_RANK),
-    *(ValuePart, ValueSent),
+    *(Unfinished, ValuePart, ValueSent),
 )
 DRIVER_TO_AGENT = _table(
     *(Hosts, Assigned, Gather, Stop, RequestStop, Preempt, RequestGrowth),
