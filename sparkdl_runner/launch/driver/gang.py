@@ -14,6 +14,7 @@ from typing import Any
 from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.launch.backends import get_backend
 from sparkdl_runner.launch.driver.diagnosis import with_failures
+from sparkdl_runner.launch.driver.figures import ShownFigures
 from sparkdl_runner.launch.driver.live_line import LiveLine
 from sparkdl_runner.launch.driver.returned_values import ReturnedValues
 from sparkdl_runner.launch.driver.watch import Verdict, Watch
@@ -21,6 +22,7 @@ from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.channel import SETTLE_SECONDS
 from sparkdl_runner.launch.wire.messages import (
     Failed,
+    Figure,
     FilePart,
     HostMetrics,
     LoaderPlan,
@@ -74,6 +76,7 @@ class Gang(ABC):
         )
         self._show_output = show_output
         self._live_line = LiveLine()
+        self._figures = ShownFigures(are_kept=attempt.ticket is not None)
         self._reports = reports
         self._has_complained = False
         self._plans = LoaderPlans()
@@ -130,6 +133,11 @@ class Gang(ABC):
                 self._pass_on(lambda one: one.host_metrics(world, values))
             case FilePart(name, data, is_first):
                 self._pass_on(lambda one: one.file_part(world, name, data, is_first=is_first))
+            case Figure(_, png):
+                with self._tolerance():
+                    kept_as = self._figures.show(world, message)
+                    if kept_as is not None:
+                        self._pass_on(lambda one: one.file_part(world, kept_as, png, is_first=True))
             case PlainValue(text):
                 self._values.take(world, text)
             case ValuePart(data, is_first):

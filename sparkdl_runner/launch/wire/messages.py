@@ -18,6 +18,11 @@ from sparkdl_runner.launch.wire.assignments import Assignment
 from sparkdl_runner.launch.wire.outcome import Outcome
 from sparkdl_runner.rank.world import Peer, World
 
+# A figure is one frame of the log channel.
+MAX_FIGURE_BYTES = 512 * 1024
+# How many figures a run may show.
+MAX_FIGURES = 200
+
 
 @dataclass
 class Message:
@@ -156,6 +161,15 @@ class FilePart(Acknowledged):
     name: str
     data: bytes
     is_first: bool
+
+
+@dataclass
+class Figure(Acknowledged):
+    """A figure that the function showed: the picture, and which one of the rank's it is."""
+
+    most_waiting = 32
+    count: int
+    png: bytes
 
 
 @dataclass
@@ -332,7 +346,7 @@ def _table(*messages: type[Message]) -> Table:
     return {message.__name__: message for message in messages}
 
 
-_FROM_RANK = (Text, Progress, Logged, LoaderPlan)
+_FROM_RANK = (Text, Progress, Logged, LoaderPlan, Figure)
 WORKER_TO_AGENT = _table(*_FROM_RANK, Pulse, Delivered, Serving, Returned, Raised)
 # An agent sends its worker Stop and Release; the worker needs to know only that one has come.
 AGENT_TO_DRIVER = _table(
