@@ -106,6 +106,8 @@ class OutputRelay:
         """Shows the line that has not ended, at most once a second; and soon that it has."""
         if self._show_unfinished is None:
             return
+        if not is_quiet and b"\r" not in rest:
+            return  # A line that is just being written: Python may print it word by word.
         now = self._now()
         state = current_state(rest.replace(b"\n", b"\r"))
         has_ended = is_quiet and not state

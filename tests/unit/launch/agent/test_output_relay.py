@@ -193,6 +193,20 @@ def test_one_that_has_ended_is_not_shown_for_longer(log: RankLog) -> None:
     assert looks.shown[2:] == [(1.2, "next one"), (1.2, "")]
 
 
+def test_a_line_that_is_printed_word_by_word_is_shown_once_it_pauses(log: RankLog) -> None:
+    looks = Looks(log)
+    for number in range(200):
+        os.write(looks._input, b"word ")
+        if number % 2:
+            os.write(looks._input, b"\n")
+    looks.wait_for(lambda: len(looks.lines) == 100)
+    assert looks.shown == []
+    os.write(looks._input, b"Loading ...")
+    looks.wait_for(lambda: looks.shown == [(0.0, "Loading ...")])
+    looks.end()
+    log.close()
+
+
 def test_a_line_that_waits_for_its_end_is_shown_without_the_start_of_a_secret(
     log: RankLog,
 ) -> None:

@@ -138,7 +138,7 @@ say("Returned", b"value")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_only_of_rank_0_is_a_line_shown_that_has_not_ended(tmp_path: Path, rank: int) -> None:
     script = """
-print("10%", end="", flush=True)
+print("\\r10%", end="", flush=True)
 say("Returned", b"value")
 """
     heard = Heard(replace(WORLD, rank=rank))

@@ -34,7 +34,7 @@ class Screen(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("IPython", "dbruntime"):
+    for name in ("IPython", "dbruntime", "pyspark"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
