@@ -15,6 +15,8 @@ from typing import Any
 HIDDEN = "[redacted]"
 # Shorter values would also match in harmless words.
 _LEAST_CHARACTERS = 8
+# Fewer characters of a secret tell nothing.
+_LEAST_BEGUN_BYTES = 4
 # Secrets are seldom longer. In endless lines, a longer one may be cut.
 LONGEST_SHAPE_BYTES = 1024
 
@@ -73,6 +75,7 @@ class Redactor:
         known = sorted((one for one in lines if len(one) >= _LEAST_CHARACTERS), key=len)[::-1]
         self._of_text = _Patterns(known, str)
         self._of_bytes = _Patterns(known, lambda text: text.encode(errors="replace"))
+        self._known_bytes = [one.encode(errors="replace") for one in known]
         self.longest_bytes = max((len(one.encode(errors="replace")) for one in known), default=0)
         """The longest secret's. Who reads a text in pieces looks at so much of a piece twice."""
 
@@ -83,6 +86,13 @@ class Redactor:
     def raw(self, text: bytes) -> bytes:
         """The same of text that is not decoded."""
         return bytes(self._of_bytes.hide(text))
+
+    def without_begun(self, text: bytes) -> bytes:
+        """What ``raw`` returned without the first part of a secret at its end: more may come."""
+        for size in range(min(self.longest_bytes - 1, len(text)), _LEAST_BEGUN_BYTES - 1, -1):
+            if any(one.startswith(text[-size:]) for one in self._known_bytes):
+                return text[:-size]
+        return text
 
     def name(self, text: str) -> str:
         """The same of a name: brackets have no place in those of folders and metrics."""

@@ -6,10 +6,13 @@ name the window or fill the clipboard. They are shown as Python writes them, ``\
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from contextlib import suppress
-from typing import TextIO
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any, TextIO
+
+from sparkdl_runner.base.notebook import in_notebook
 
 # Also what ends a line for some readers alone, what lets text run backwards, and halves of pairs,
 # which JSON may hold and no stream takes.
@@ -46,7 +49,45 @@ def tell(text: str, stream: TextIO | None = None) -> None:
     It does not raise: a stream that is closed, or gone, must not end a training.
     """
     with suppress(OSError, ValueError):
-        print(f"sparkdl_runner: {lines(text)}", file=stream or sys.stderr, flush=True)
+        write(f"sparkdl_runner: {lines(text)}\n", stream or sys.stderr)
+
+
+def write(text: str, stream: TextIO) -> None:
+    """Writes whole lines, in one call so that others' do not run into them.
+
+    On a screen they come above progress bars, and Spark's bar leaves nothing in them.
+
+    Raises:
+        OSError: The stream is gone.
+        ValueError: It is closed, or has no such characters.
+    """
+    is_terminal = hasattr(stream, "isatty") and bool(stream.isatty())
+    is_cell = not is_terminal and in_notebook()
+    if "pyspark" in sys.modules:
+        on_cells_stderr = is_cell and stream is sys.stderr
+        text = _over_sparks_bar(is_terminal=is_terminal, on_cells_stderr=on_cells_stderr) + text
+    with _above_bars(stream) if is_terminal or is_cell else nullcontext():
+        stream.write(text)
+        stream.flush()
+
+
+def _over_sparks_bar(*, is_terminal: bool, on_cells_stderr: bool) -> str:
+    """What removes Spark's bar (``[Stage 0:>``), which the cursor is at the beginning of.
+
+    Its JVM draws it on stderr, and tells nobody.
+    """
+    if is_terminal:
+        return "\x1b[K"
+    if not on_cells_stderr:
+        return ""
+    columns = os.environ.get("COLUMNS", "")  # As Spark does; a cell knows no escape sequence.
+    return " " * (int(columns) if columns.isdecimal() else 80) + "\r"
+
+
+def _above_bars(stream: TextIO) -> AbstractContextManager[Any]:
+    """Takes tqdm's bars away for a moment, if any are shown."""
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+    return nullcontext() if tqdm is None else tqdm.external_write_mode(file=stream)
 
 
 def first_line(error: BaseException) -> str:

@@ -116,11 +116,10 @@ class LogClient:
 
     def take(self, world: World, message: Message) -> None:
         """Sends a message of the rank; see ``Receiver``."""
-        if isinstance(message, messages.Output):
-            if self._echo_output:
-                write_lines(sys.stderr, world, message.lines)
-            if not self._relay_output:
-                return
+        if isinstance(message, messages.Output) and self._echo_output:
+            write_lines(sys.stderr, world, message.lines)
+        if isinstance(message, messages.Output | messages.Unfinished) and not self._relay_output:
+            return
         now = time.monotonic()
         if isinstance(message, messages.FilePart):
             self._files_until = self._files_until or now + FILES_SECONDS

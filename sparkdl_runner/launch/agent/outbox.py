@@ -15,6 +15,7 @@ from sparkdl_runner.launch.wire.messages import (
     Placed,
     PlainValue,
     Text,
+    Unfinished,
     ValuePart,
 )
 
@@ -62,6 +63,8 @@ class Outbox:
             wait_seconds: How long an acknowledged message may wait for room; None for no limit.
         """
         with self._changed:
+            if isinstance(message, Unfinished):
+                self._queue = deque(one for one in self._queue if not isinstance(one, Unfinished))
             has_room = self._changed.wait_for(
                 lambda: self._is_closed or self._num_waiting(message) < message.most_waiting,
                 None if wait_seconds is None else max(0.0, wait_seconds),

@@ -97,6 +97,7 @@ class _Supervision:
             log=log,
             redact=self._redact,
             printed=self._observer.printed,
+            show_unfinished=self._tell_unfinished if self._world.rank == 0 else None,
         )
         self._end: Returned | Raised | None = None
         """How the function ended, as the worker reported it."""
@@ -158,6 +159,9 @@ class _Supervision:
 
     def _tell(self, message: Message) -> None:
         self._receiver.take(self._world, message)
+
+    def _tell_unfinished(self, text: str) -> None:
+        self._tell(messages.Unfinished(text))
 
     def _supervise(self) -> None:
         """Handles events until the worker's own process has ended."""

@@ -14,12 +14,15 @@ from typing import Any
 from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.launch.backends import get_backend
 from sparkdl_runner.launch.driver.diagnosis import with_failures
+from sparkdl_runner.launch.driver.figures import ShownFigures
+from sparkdl_runner.launch.driver.live_line import LiveLine
 from sparkdl_runner.launch.driver.returned_values import ReturnedValues
 from sparkdl_runner.launch.driver.watch import Verdict, Watch
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.channel import SETTLE_SECONDS
 from sparkdl_runner.launch.wire.messages import (
     Failed,
+    Figure,
     FilePart,
     HostMetrics,
     LoaderPlan,
@@ -30,6 +33,7 @@ from sparkdl_runner.launch.wire.messages import (
     Progress,
     Stacks,
     Text,
+    Unfinished,
     Unsent,
     ValuePart,
     ValueSent,
@@ -71,6 +75,8 @@ class Gang(ABC):
             lost_slots=self.lost_slots,
         )
         self._show_output = show_output
+        self._live_line = LiveLine()
+        self._figures = ShownFigures(are_kept=attempt.ticket is not None)
         self._reports = reports
         self._has_complained = False
         self._plans = LoaderPlans()
@@ -106,6 +112,9 @@ class Gang(ABC):
             case Output(lines):
                 if self._show_output:
                     write_lines(sys.stdout, world, lines)
+            case Unfinished(text):
+                if self._show_output:
+                    self._live_line.show(world, text)
             case Text(text):
                 write_lines(sys.stdout, world, [text])
             case Failed(outcome):
@@ -124,6 +133,11 @@ class Gang(ABC):
                 self._pass_on(lambda one: one.host_metrics(world, values))
             case FilePart(name, data, is_first):
                 self._pass_on(lambda one: one.file_part(world, name, data, is_first=is_first))
+            case Figure(_, png):
+                with self._tolerance():
+                    kept_as = self._figures.show(world, message)
+                    if kept_as is not None:
+                        self._pass_on(lambda one: one.file_part(world, kept_as, png, is_first=True))
             case PlainValue(text):
                 self._values.take(world, text)
             case ValuePart(data, is_first):
@@ -209,6 +223,7 @@ class Gang(ABC):
 
     def close(self) -> None:
         """Stops watching, and forgets an end that is still to come."""
+        self._live_line.erase()
         self._values.close()
         self.watch.close()
         if self._timer is not None:

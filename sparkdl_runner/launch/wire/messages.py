@@ -18,6 +18,11 @@ from sparkdl_runner.launch.wire.assignments import Assignment
 from sparkdl_runner.launch.wire.outcome import Outcome
 from sparkdl_runner.rank.world import Peer, World
 
+# A figure is one frame of the log channel.
+MAX_FIGURE_BYTES = 512 * 1024
+# How many figures a run may show.
+MAX_FIGURES = 200
+
 
 @dataclass
 class Message:
@@ -59,6 +64,16 @@ class Output(Message):
     """Lines that the rank printed."""
 
     lines: list[str]
+
+
+@dataclass
+class Unfinished(Message):
+    """The line that the rank has begun and not ended, as it is now; empty once there is none.
+
+    A later one makes up for it, so that one at most waits to be sent.
+    """
+
+    text: str
 
 
 @dataclass
@@ -146,6 +161,15 @@ class FilePart(Acknowledged):
     name: str
     data: bytes
     is_first: bool
+
+
+@dataclass
+class Figure(Acknowledged):
+    """A figure that the function showed: the picture, and which one of the rank's it is."""
+
+    most_waiting = 32
+    count: int
+    png: bytes
 
 
 @dataclass
@@ -322,13 +346,13 @@ def _table(*messages: type[Message]) -> Table:
     return {message.__name__: message for message in messages}
 
 
-_FROM_RANK = (Text, Progress, Logged, LoaderPlan)
+_FROM_RANK = (Text, Progress, Logged, LoaderPlan, Figure)
 WORKER_TO_AGENT = _table(*_FROM_RANK, Pulse, Delivered, Serving, Returned, Raised)
 # An agent sends its worker Stop and Release; the worker needs to know only that one has come.
 AGENT_TO_DRIVER = _table(
     *(Hello, Placed, Alive, Ended, Acknowledged, Stacks),
     *(Output, Failed, VitalSigns, Unsent, HostMetrics, FilePart, PlainValue, *_FROM_RANK),
-    *(ValuePart, ValueSent),
+    *(Unfinished, ValuePart, ValueSent),
 )
 DRIVER_TO_AGENT = _table(
     *(Hosts, Assigned, Gather, Stop, RequestStop, Preempt, RequestGrowth),

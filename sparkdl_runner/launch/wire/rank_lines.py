@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import nullcontext
 from typing import TextIO
 
 from sparkdl_runner.base import shown_text
@@ -18,14 +16,11 @@ def write_lines(stream: TextIO, world: World, lines: list[str]) -> None:
     """
     each = (one for line in lines for one in line.removesuffix("\n").split("\n"))
     text = "".join(f"[rank {world.rank}] {shown_text.line(one, colours=True)}\n" for one in each)
-    tqdm = sys.modules.get("tqdm")
-    with nullcontext() if tqdm is None else tqdm.tqdm.external_write_mode(file=stream):
+    try:
         try:
-            try:
-                stream.write(text)
-            except UnicodeEncodeError:
-                encoding = getattr(stream, "encoding", None) or "ascii"
-                stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-            stream.flush()
-        except (OSError, ValueError):
-            pass
+            shown_text.write(text, stream)
+        except UnicodeEncodeError:
+            encoding = getattr(stream, "encoding", None) or "ascii"
+            shown_text.write(text.encode(encoding, "backslashreplace").decode(encoding), stream)
+    except (OSError, ValueError):
+        pass

@@ -30,6 +30,7 @@ from sparkdl_runner.launch.wire.messages import Delivered, LoaderPlan, Raised, R
 from sparkdl_runner.launch.worker import (
     child_processes,
     driver_log,
+    figures,
     gpu_memory,
     last_entries,
     lifeline,
@@ -91,6 +92,7 @@ def main() -> None:
     child_processes.send_by_value()
     spark_files.make_findable()
     driver_log.connect(line)
+    figures.show_on_driver(line, envelope.world.rank)
     loader_plans.connect(lambda plan: line.send(LoaderPlan(plan)))
     preemption.is_sent_by_agent = line.has_word
     pulse.start(line, backend)

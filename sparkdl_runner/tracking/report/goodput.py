@@ -18,6 +18,9 @@ PROGRESS, START, DATA_WAIT, CHECKPOINT = "progress", "start", "data wait", "chec
 LOST, RESTART, END = "lost steps", "restarts", "end"
 PARTS = (PROGRESS, START, DATA_WAIT, CHECKPOINT, LOST, RESTART, END)
 
+# A smaller one would read as 0.0%.
+LEAST_SHARE = 0.0005
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptTime:
@@ -61,10 +64,11 @@ class Goodput:
         return self.seconds[PROGRESS] / whole if whole > 0 else 0.0
 
     def sentence(self) -> str:
-        """The share, and where the rest went."""
-        whole = sum(self.seconds.values()) or 1.0
-        rest = ", ".join(f"{name} {self.seconds[name] / whole:.1%}" for name in PARTS[1:])
-        return f"goodput {self.share:.1%} of {sum(self.seconds.values()):,.0f} s ({rest})"
+        """The share, and where the rest went, as far as it shows."""
+        whole = sum(self.seconds.values())
+        shares = {name: self.seconds[name] / (whole or 1.0) for name in PARTS[1:]}
+        rest = ", ".join(f"{name} {one:.1%}" for name, one in shares.items() if one >= LEAST_SHARE)
+        return f"goodput {self.share:.1%} of {whole:,.0f} s{f' ({rest})' if rest else ''}"
 
 
 def goodput_of(attempts: Sequence[AttemptTime]) -> Goodput:

@@ -9,6 +9,7 @@ import time
 import warnings
 from typing import Any
 
+from sparkdl_runner.base.notebook import in_notebook
 from sparkdl_runner.base.shown_text import line
 from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.rank.world import World
@@ -89,7 +90,7 @@ def _open_bar(report: dict[str, Any]) -> Any:
         dynamic_ncols=True,
         # In a notebook each change between the two streams begins a new block. Ranks print on
         # stdout: below that, a bar on stderr would be shown again and again.
-        file=sys.stdout if _in_notebook() else sys.stderr,
+        file=sys.stdout if in_notebook() else sys.stderr,
     )
 
 
@@ -97,12 +98,4 @@ def is_watched() -> bool:
     """Whether a bar can be shown: in a notebook or at a terminal, with tqdm installed."""
     stream = sys.stderr
     is_terminal = stream is not None and hasattr(stream, "isatty") and bool(stream.isatty())
-    return (_in_notebook() or is_terminal) and importlib.util.find_spec("tqdm") is not None
-
-
-def _in_notebook() -> bool:
-    if "dbruntime" in sys.modules:
-        return True
-    # Spark 4 imports ipykernel by itself; only in a kernel is there a shell that has one.
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return hasattr(shell, "kernel")
+    return (in_notebook() or is_terminal) and importlib.util.find_spec("tqdm") is not None

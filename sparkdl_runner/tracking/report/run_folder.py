@@ -11,11 +11,11 @@ from sparkdl_runner.base.foreign_name import is_relative
 from sparkdl_runner.rank.world import World
 from sparkdl_runner.tracking.report.run_summary import AttemptRow
 
-_KINDS = ("logs", "traces")
+_KINDS = ("logs", "traces", "figures")
 
 
 class RunFolder:
-    """A folder for logs, traces, attempts and the report.
+    """A folder for logs, traces, figures, attempts and the report.
 
     Args:
         path: Where an earlier driver has made it; None for a new one.
@@ -27,7 +27,7 @@ class RunFolder:
     def keep_part(self, world: World, name: str, data: bytes, *, is_first: bool) -> None:
         """Appends a part of a file that a rank sends; a first part begins the file anew.
 
-        A file that is neither a log nor a trace, or would be outside of the folder, is ignored.
+        A file of another kind, or one that would be outside of the folder, is ignored.
 
         Raises:
             OSError: It cannot be written.

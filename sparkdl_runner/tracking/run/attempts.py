@@ -84,9 +84,12 @@ class Attempts:
         return [*self._earlier, *(one.time for one in self.own if one.time is not None)]
 
     def sentence(self) -> str:
-        """Goodput, and the time left of a training that ended early; empty without steps."""
+        """Goodput, and the time left of a training that ended early; empty where no step was timed.
+
+        How long a first step took is unknown.
+        """
         spent = self._times()
-        if all(one.first_step_at is None for one in spent):
+        if not any(one.steps for one in spent):
             return ""
         told = goodput_of(spent).sentence()
         left = self._ranks.seconds_left()

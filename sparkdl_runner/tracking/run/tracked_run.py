@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from sparkdl_runner.base.notebook import in_notebook, show_in_cell
 from sparkdl_runner.base.private_folder import private_folder
 from sparkdl_runner.base.redaction import Redactor, secrets_of
 from sparkdl_runner.base.shown_text import tell
@@ -258,8 +260,6 @@ class TrackedRun(Reports):
                 _show(f"MLflow: {self._redact(told)}.")
             if time_use := self._attempts.sentence():
                 _show(f"{self._run_name}: {time_use}.")
-            # Once more, below the output of the ranks.
-            self._show_address()
 
     def _close(self, error: BaseException | None, stopped: str) -> None:
         seconds = self._settings.delivery_timeout_seconds
@@ -328,7 +328,14 @@ class TrackedRun(Reports):
 
     def _show_address(self) -> None:
         address = self._opened.address(self._redact, self._credentials.get("DATABRICKS_HOST"))
-        _show(f"MLflow run {self._run_name}: {address}")
+        told = f"MLflow run {self._run_name}: {address}"
+        if address.startswith(("http://", "https://")) and in_notebook():
+            name, page = html.escape(self._run_name), html.escape(address)
+            link = f'MLflow run <a href="{page}" target="_blank">{name}</a>'
+            with suppress(Exception):  # A notebook that shows no HTML gets the line.
+                show_in_cell({"text/html": link, "text/plain": told})
+                return
+        _show(told)
 
     def _report_trouble(self, trouble: str) -> None:
         _show(

@@ -105,6 +105,21 @@ def test_the_secrets_of_an_environment() -> None:
     assert secrets_of({"DATABRICKS_TOKEN": "dapi", "HOME": "/root"}) == ["dapi"]
 
 
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (b"key hunt", b"key "),
+        (b"key hunter2-hunter", b"key "),
+        (b"key hun", b"key hun"),  # Three characters tell nothing.
+        (b"key hunter2-hunter2", b"key [redacted]"),  # Whole, though its end could be a beginning.
+        (b"key hunter3", b"key hunter3"),
+    ],
+)
+def test_a_secret_that_has_begun_is_left_out(text: bytes, left: bytes) -> None:
+    redact = Redactor(["hunter2-hunter2", "of-another"])
+    assert redact.without_begun(redact.raw(text)) == left
+
+
 def test_raw_output_is_redacted_as_text_is() -> None:
     redact = Redactor(["hunter2-hunter2", "hunter2-hunter2-and-more"])
     assert redact("a hunter2-hunter2-and-more b") == f"a {HIDDEN} b"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
 
 import sparkdl_runner
-from sparkdl_runner.base.shown_text import line, lines, tell
+from sparkdl_runner.base.shown_text import line, lines, tell, write
 from sparkdl_runner.errors import LaunchError
 
 
@@ -64,6 +66,81 @@ def test_errors_and_messages_are_shown_so(capsys: pytest.CaptureFixture[str]) ->
 
 def test_nothing_else_prints_messages_of_ours() -> None:
     package = Path(next(iter(sparkdl_runner.__path__)))
-    printing = re.compile(r"\bprint\(\s*f?\"sparkdl_runner: ")
+    printing = re.compile(r"\b(print|write)\(\s*f?\"sparkdl_runner: ")
     found = {path.name for path in package.rglob("*.py") if printing.search(path.read_text())}
     assert found == {"shown_text.py"}
+
+
+class Screen(io.StringIO):
+    """A terminal, or a notebook's output, with all that was written in one call."""
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        super().__init__()
+        self._is_terminal = is_terminal
+        self.calls: list[str] = []
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+    def write(self, text: str) -> int:
+        self.calls.append(text)
+        return super().write(text)
+
+
+@pytest.fixture
+def _with_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", types.ModuleType("pyspark"))
+    for name in ("IPython", "dbruntime", "tqdm"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+BAR = "[Stage 0:>                        (0 + 2) / 2]\r"
+
+
+def test_a_line_is_one_call_so_that_no_other_comes_into_it() -> None:
+    screen = Screen(is_terminal=False)
+    tell("told", screen)
+    assert screen.calls == ["sparkdl_runner: told\n"]
+
+
+@pytest.mark.usefixtures("_with_spark")
+def test_on_a_terminal_a_line_takes_the_place_of_sparks_bar() -> None:
+    screen = Screen(is_terminal=True)
+    screen.write(BAR)
+    write("[rank 0] a\n", screen)
+    assert screen.calls[1:] == ["\x1b[K[rank 0] a\n"], "the rest of the line is erased"
+
+
+@pytest.mark.usefixtures("_with_spark")
+def test_in_a_notebook_a_line_on_stderr_does_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = types.SimpleNamespace(get_ipython=lambda: types.SimpleNamespace(kernel=None))
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    screen = Screen(is_terminal=False)
+    monkeypatch.setattr(sys, "stderr", screen)
+    screen.write(BAR)
+    tell("told")
+    *erased, last = screen.getvalue().split("\r")
+    assert last == "sparkdl_runner: told\n"
+    assert erased[-1] == " " * 80, "a cell knows no escape sequence"
+    beside = Screen(is_terminal=False)
+    write("[rank 0] a\n", beside)
+    assert beside.calls == ["[rank 0] a\n"], "the bar is on stderr alone"
+
+
+@pytest.mark.usefixtures("_with_spark")
+def test_a_file_gets_the_line_alone() -> None:
+    stream = Screen(is_terminal=False)
+    write("[rank 0] a\n", stream)
+    assert stream.calls == ["[rank 0] a\n"]
+
+
+def test_a_bar_stays_below_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tqdm import tqdm
+
+    screen = Screen(is_terminal=True)
+    with tqdm(total=2, file=screen, desc="bar", leave=False, ncols=40) as bar:
+        tell("told", screen)
+        bar.refresh()
+        seen = [one.rpartition("\r")[2] for one in screen.getvalue().split("\n")]
+        assert seen[0].removeprefix("\x1b[K") == "sparkdl_runner: told"
+        assert seen[1].startswith("bar:")

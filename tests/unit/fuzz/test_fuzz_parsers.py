@@ -56,6 +56,7 @@ from sparkdl_runner.launch.wire.message_json import decode, encode
 from sparkdl_runner.launch.wire.messages import (
     AGENT_TO_DRIVER,
     Failed,
+    Figure,
     FilePart,
     Hello,
     Message,
@@ -76,6 +77,7 @@ MESSAGES = [
         (
             Hello(PEER),
             FilePart("logs/rank-0.log", b"text", True, number=1),
+            Figure(1, b"a picture", number=4),
             PlainValue('{"value": 1}', number=2),
             ValuePart(b"a part", True, number=3),
             ValueSent(6, "0" * 64),

@@ -91,6 +91,20 @@ def test_a_failed_attempt_and_the_one_that_followed(clock: SimpleNamespace) -> N
     assert attempts.sentence().endswith("; at its pace, 50 s of training are left")
 
 
+def test_nothing_is_said_of_the_time_of_a_function_that_tells_of_one_step_alone(
+    clock: SimpleNamespace,
+) -> None:
+    ranks: Any = Ranks()
+    ranks.time = lambda began_at, until, has_failed: AttemptTime(
+        began_at=began_at, ended_at=until, first_step_at=began_at + 2, last_step=1
+    )
+    attempts = Attempts(ranks, opened(), 0)
+    attempts.begin(0)
+    clock.now, ranks.step = 1005.0, 1
+    attempts.end("", "")
+    assert attempts.sentence() == ""
+
+
 def test_times_of_earlier_drivers_count(clock: SimpleNamespace) -> None:
     ranks: Any = Ranks()
     first = Attempts(ranks, opened(), 0)

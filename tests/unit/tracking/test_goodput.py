@@ -19,6 +19,7 @@ from sparkdl_runner.tracking.report.goodput import (
     START,
     TIME_TAG,
     AttemptTime,
+    Goodput,
     goodput_of,
     times_in,
 )
@@ -62,6 +63,21 @@ def test_each_second_goes_to_one_part():
     assert goodput_of([FAILED, WENT_ON]).share == pytest.approx(0.44)
     told = goodput_of([FAILED, WENT_ON]).sentence()
     assert told.startswith("goodput 44.0% of 100 s (start 10.0%, data wait 4.0%")
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ({PROGRESS: 9, START: 1}, "goodput 90.0% of 10 s (start 10.0%)"),
+        ({PROGRESS: 9999, LOST: 0.4, END: 0.6}, "goodput 100.0% of 10,000 s"),
+        (
+            {PROGRESS: 9990, END: 5, LOST: 5},
+            "goodput 99.9% of 10,000 s (lost steps 0.1%, end 0.1%)",
+        ),
+    ],
+)
+def test_what_reads_as_zero_is_left_out(parts: dict[str, float], told: str) -> None:
+    assert Goodput(seconds=dict.fromkeys(PARTS, 0.0) | parts).sentence() == told
 
 
 def test_what_a_last_attempt_that_failed_did_after_its_checkpoint_is_lost():

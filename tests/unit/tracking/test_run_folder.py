@@ -51,3 +51,9 @@ def test_it_may_be_removed_when_it_is_gone(folder: RunFolder) -> None:
     folder.remove()
     assert not folder.path.exists()
     folder.remove()
+
+
+@pytest.mark.parametrize("kind", ["logs", "traces", "figures"])
+def test_a_file_is_kept_with_its_attempt(folder: RunFolder, kind: str) -> None:
+    folder.keep_part(WORLD, f"{kind}/a", b"x", is_first=True)
+    assert (folder.path / kind / f"attempt-{WORLD.attempt}" / "a").read_bytes() == b"x"

@@ -9,6 +9,7 @@ import pytest
 
 from sparkdl_runner.base.redaction import Redactor
 from sparkdl_runner.errors import LaunchError, RunCancelledError
+from sparkdl_runner.tracking.run import tracked_run
 from sparkdl_runner.tracking.run.heartbeat import Heartbeat
 from sparkdl_runner.tracking.run.journal import Journal
 from sparkdl_runner.tracking.run.opening.lease import Lease
@@ -74,6 +75,38 @@ def test_a_part_of_a_file_that_cannot_be_kept_is_told_and_the_training_goes_on()
     run = SimpleNamespace(_folder=SimpleNamespace(keep_part=full), _problems=[])
     TrackedRun.file_part(run, SimpleNamespace(rank=3), "rank-3.log", b"x", is_first=True)
     assert run._problems == ["rank-3.log of rank 3 could not be kept: No space left on device"]
+
+
+@pytest.mark.parametrize("place", ["terminal", "cell", "cell without HTML"])
+@pytest.mark.parametrize("address", ["http://server/#/runs/1?a&b", "1 in sqlite:///mlflow.db"])
+def test_a_page_of_the_run_is_a_link_in_a_notebook(
+    place: str, address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown: list[dict[str, str]] = []
+
+    def show(content: dict[str, str]) -> None:
+        if place == "cell without HTML":
+            raise OSError
+        shown.append(content)
+
+    monkeypatch.setattr(tracked_run, "in_notebook", lambda: place != "terminal")
+    monkeypatch.setattr(tracked_run, "show_in_cell", show)
+    run = SimpleNamespace(
+        _opened=SimpleNamespace(address=lambda redact, host: address),
+        _redact=str,
+        _credentials={},
+        _run_name="<b>",
+    )
+    TrackedRun._show_address(run)
+    line = f"MLflow run <b>: {address}"
+    if place == "cell" and address.startswith("http"):
+        page = "http://server/#/runs/1?a&amp;b"
+        link = f'MLflow run <a href="{page}" target="_blank">&lt;b&gt;</a>'
+        assert shown == [{"text/html": link, "text/plain": line}]
+        assert capsys.readouterr().out == ""
+    else:
+        assert shown == []
+        assert capsys.readouterr().out == f"sparkdl_runner: {line}\n"
 
 
 def test_a_trouble_with_mlflow_is_shown_once_each_time(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,15 @@ def test_of_a_bar_that_is_drawn_again_the_last_state_counts(log: RankLog) -> Non
     pieces, _ = relayed(log, b"10%\r50%\r100%\r\nb\xff\n")
     log.close()
     assert pieces == [["100%", "b\ufffd"]]
+    assert log.path.read_bytes() == b"100%\nb\xff\n"
+
+
+def test_a_bar_that_lasts_for_hours_is_kept_as_its_last_state(log: RankLog) -> None:
+    states = [b"\r%6d of 999999 |" % number + b"#" * 100 for number in range(1000)]
+    pieces, _ = relayed(log, *states, b"\n")
+    log.close()
+    assert pieces == [[states[-1][1:].decode()]]
+    assert log.path.read_bytes() == states[-1][1:] + b"\n"
 
 
 def test_a_line_without_end_is_shown_in_pieces_and_the_tail_is_short(log: RankLog) -> None:
@@ -118,3 +128,108 @@ def test_silence_ends_it_once_the_worker_is_gone_though_someone_holds_the_pipe(
     os.close(input_end)
     log.close()
     assert pieces == [["kept"]]
+
+
+class Looks:
+    """What is shown of a line that has not ended, with a clock that the test sets."""
+
+    def __init__(self, log: RankLog, secrets: Sequence[str] = ()) -> None:
+        self.now = 0.0
+        self.shown: list[tuple[float, str]] = []
+        self.lines: list[str] = []
+        self._seen = threading.Semaphore(0)
+        self._relay = OutputRelay(
+            show=self.lines.extend,
+            log=log,
+            redact=Redactor(secrets),
+            printed=self._seen.release,
+            show_unfinished=lambda text: self.shown.append((self.now, text)),
+            now=lambda: self.now,
+        )
+        output, self._input = os.pipe()
+        self._thread = threading.Thread(target=self._relay.run, args=(output, threading.Event()))
+        self._thread.start()
+
+    def write(self, at: float, text: str) -> None:
+        """Writes at a time of the clock, and waits until that was read and looked at."""
+        self.now = at
+        os.write(self._input, text.encode())
+        assert self._seen.acquire(timeout=120)
+        os.write(self._input, b"\r")  # Read only once all before it has been looked at.
+        assert self._seen.acquire(timeout=120)
+
+    def wait_for(self, is_so: Callable[[], bool]) -> None:
+        until = time.monotonic() + 120
+        while not is_so():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        os.close(self._input)
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+
+
+def test_a_line_that_has_not_ended_is_shown_once_a_second(log: RankLog) -> None:
+    looks = Looks(log)
+    for tenth in range(25):
+        looks.write(tenth / 10, f"\r{tenth}%|#    ")
+    looks.end()
+    log.close()
+    assert looks.shown == [(0.0, "0%|#    "), (1.0, "10%|#    "), (2.0, "20%|#    "), (2.4, "")]
+    assert looks.lines == ["24%|#    "], "its last state is the line"
+
+
+def test_one_that_has_ended_is_not_shown_for_longer(log: RankLog) -> None:
+    looks = Looks(log)
+    looks.write(0.0, "\r10%")
+    looks.write(0.1, "\r100%\n")
+    looks.wait_for(lambda: looks.shown[-1] == (0.1, ""))
+    assert looks.lines == ["100%"]
+    looks.write(0.2, "next")
+    looks.write(1.2, "\rnext one")
+    looks.end()
+    log.close()
+    assert looks.shown[2:] == [(1.2, "next one"), (1.2, "")]
+
+
+def test_a_line_that_is_printed_word_by_word_is_shown_once_it_pauses(log: RankLog) -> None:
+    looks = Looks(log)
+    for number in range(200):
+        os.write(looks._input, b"word ")
+        if number % 2:
+            os.write(looks._input, b"\n")
+    looks.wait_for(lambda: len(looks.lines) == 100)
+    assert looks.shown == []
+    os.write(looks._input, b"Loading ...")
+    looks.wait_for(lambda: looks.shown == [(0.0, "Loading ...")])
+    looks.end()
+    log.close()
+
+
+def test_a_line_that_waits_for_its_end_is_shown_without_the_start_of_a_secret(
+    log: RankLog,
+) -> None:
+    looks = Looks(log, secrets=["hunter2-hunter2"])
+    looks.write(0.0, "the key is hunter2-")
+    looks.write(1.0, "\rthe key is hunter2-hunter2, so")
+    looks.end()
+    log.close()
+    assert looks.shown == [(0.0, "the key is "), (1.0, "the key is [redacted], so"), (1.0, "")]
+
+
+def test_a_bar_below_another_is_a_state_of_the_same_line(log: RankLog) -> None:
+    looks = Looks(log)
+    looks.write(0.0, "\repochs 0/2")
+    for second in range(1, 4):  # As tqdm writes them, in three parts.
+        looks.write(second, "\n")
+        looks.write(second, f"\rbatches {second}/3")
+        looks.write(second, "\x1b[A")
+    looks.write(4.0, "\repochs 2/2\n")
+    looks.write(4.0, "done\n")
+    looks.end()
+    log.close()
+    assert looks.lines == ["epochs 2/2", "done"]
+    assert [text for _, text in looks.shown] == [
+        *("epochs 0/2", "batches 1/3", "batches 2/3", "batches 3/3", "epochs 2/2", ""),
+    ]

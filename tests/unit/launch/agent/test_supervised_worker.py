@@ -69,11 +69,12 @@ def _is_patient(monkeypatch: pytest.MonkeyPatch) -> None:
 class Heard:
     """Keeps what the agent is told, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, world: World = WORLD) -> None:
+        self.world = world
         self.messages: list[messages.Message] = []
 
     def take(self, world: World, message: messages.Message) -> None:
-        assert world is WORLD
+        assert world is self.world
         self.messages.append(message)
 
     def of(self, kind: type[messages.Message]) -> list[messages.Message]:
@@ -107,11 +108,12 @@ def worker(
 def ended(
     folder: Path, made: WorkerProcess, heard: Heard | None = None, *, is_tracked: bool = False
 ) -> Outcome:
-    envelope = Envelope(world=WORLD, environment={}, search_path=[], function=b"work")
+    heard = heard or Heard()
+    envelope = Envelope(world=heard.world, environment={}, search_path=[], function=b"work")
     if is_tracked:
         (folder / "of the rank").mkdir()
         envelope = replace(envelope, mlflow_run={"folder": str(folder / "of the rank")})
-    return supervise(made, envelope, heard or Heard(), RankLog(folder / "logs", 0))
+    return supervise(made, envelope, heard, RankLog(folder / "logs", 0))
 
 
 def test_a_value_comes_with_the_word_that_it_was_returned(tmp_path: Path) -> None:
@@ -131,6 +133,20 @@ say("Returned", b"value")
     assert "hunter2" not in text.text
     assert not heard.of(messages.Failed)
     assert not (tmp_path / "logs").exists(), "all went well"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_only_of_rank_0_is_a_line_shown_that_has_not_ended(tmp_path: Path, rank: int) -> None:
+    script = """
+print("\\r10%", end="", flush=True)
+say("Returned", b"value")
+"""
+    heard = Heard(replace(WORLD, rank=rank))
+    with worker(tmp_path, script) as made:
+        ended(tmp_path, made, heard)
+    shown = [one.text for one in heard.of(messages.Unfinished)]
+    assert shown == (["10%", ""] if rank == 0 else [])
+    assert heard.of(messages.Output) == [messages.Output(["10%"])]
 
 
 def test_a_function_that_raised_is_told_at_once_and_what_it_printed_is_kept(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -10,7 +11,14 @@ import pytest
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver import gang
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
-from sparkdl_runner.launch.wire.messages import HostMetrics, Logged, Output, Progress, Text
+from sparkdl_runner.launch.wire.messages import (
+    HostMetrics,
+    Logged,
+    Output,
+    Progress,
+    Text,
+    Unfinished,
+)
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
 from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.rank.world import Peer, assign_ranks
@@ -137,3 +145,13 @@ def test_a_message_is_shown_whether_or_not_what_ranks_print_is(shows, capsys):
     ranks.take(WORLD, Output(["printed"]))
     ranks.take(WORLD, Text("sent"))
     assert capsys.readouterr().out == shows * "[rank 0] printed\n" + "[rank 0] sent\n"
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_a_line_that_has_not_ended_is_shown_until_the_gang_is_closed(shows, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    ranks = Gang(show_output=shows)
+    ranks.take(WORLD, Unfinished("10%"))
+    assert capsys.readouterr().out.rpartition("\r")[2] == shows * "[rank 0] 10%"
+    ranks.close()
+    assert capsys.readouterr().out.replace("\r", "").strip() == ""

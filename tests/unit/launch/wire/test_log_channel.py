@@ -42,6 +42,7 @@ from sparkdl_runner.launch.wire.messages import (
     Stacks,
     Stop,
     Text,
+    Unfinished,
     VitalSigns,
 )
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
@@ -72,6 +73,8 @@ class Recorder:
         match message:
             case Output(lines):
                 self.heard.append((world.rank, "output", lines))
+            case Unfinished(text):
+                self.heard.append((world.rank, "unfinished", text))
             case Text(text):
                 self.heard.append((world.rank, "message", text))
             case Failed(outcome):
@@ -163,9 +166,24 @@ def test_how_a_rank_reads_its_data_has_arrived_when_the_rank_ends(server, record
 def test_output_that_nobody_asked_for_is_not_sent(server, recorder):
     client = client_of(server, relay_output=False)
     client.take(WORLDS[0], Output(["quiet"]))
+    client.take(WORLDS[0], Unfinished("quiet too"))
     client.take(WORLDS[0], Text("loud"))
     client.close()
     assert recorder.heard == [(0, "message", "loud")]
+
+
+def test_of_a_line_that_changes_only_the_last_state_waits_to_be_sent(recorder):
+    listener = network.listen("127.0.0.1")
+    server = server_of(recorder, num_proc=1, listener=listener)
+    client = client_of(server)  # connected by the kernel; the server does not yet accept
+    for number in range(2 * Message.most_waiting):
+        client.take(WORLDS[0], Unfinished(f"{number}%"))
+    client.take(WORLDS[0], Output(["line"]))
+    server.start()
+    client.close()
+    server.close()
+    assert recorder.heard == [(0, "unfinished", "511%"), (0, "output", ["line"])]
+    assert client.notes(WORLDS[0]) == ()
 
 
 def test_a_failure_arrives_without_its_pickle(server, recorder):
