@@ -112,6 +112,7 @@ class Training:
             ),
         )
         runner.reports += reports
+        runner.run_name = self.work.run_name
         written = self.settings.model_dump(mode="json", exclude_unset=True)
         try:
             if self.settings.script_place is None:

@@ -25,6 +25,7 @@ from sparkdl_runner.launch.driver.spark import slots
 from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.tracking.run.opening.store import make_default_store
 from sparkdl_runner.tracking.settings import Tracking
+from sparkdl_runner.training.description.described import pairs
 
 PARENT_ATTRIBUTE = "mlflow_run_id"
 RUN_ATTRIBUTE = "run_id"
@@ -115,12 +116,13 @@ class Search:
 
         client = mlflow.MlflowClient()
         parent = client.get_run(study.user_attrs[PARENT_ATTRIBUTE])
-        of_trial = (
-            f"tags.`mlflow.parentRunId` = '{parent.info.run_id}' "
-            f"AND attributes.run_name = '{name_of(trial)}'"
+        left = (
+            f"tags.`mlflow.parentRunId` = '{parent.info.run_id}' AND attributes.status = 'RUNNING'"
         )
-        for run in client.search_runs([parent.info.experiment_id], of_trial):
-            client.set_terminated(run.info.run_id, "KILLED")
+        for run in client.search_runs([parent.info.experiment_id], left):
+            # Those of earlier versions are called by their number alone.
+            if (run.info.run_name or "").removesuffix(")").endswith(name_of(trial)):
+                client.set_terminated(run.info.run_id, "KILLED")
 
     def _num_done(self) -> int:
         """Trials that count. One whose driver was lost is tried again, and does not."""
@@ -196,7 +198,8 @@ class Search:
         drawn = {name: choice.draw(trial, name) for name, choice in search.search_space.items()}
         # MLflow keeps a thread's own active run, so a trial in another thread must name its parent.
         tags = {**self._tracking.tags, "mlflow.parentRunId": self._parent_id}
-        tracking = dataclasses.replace(self._tracking, run_name=name_of(trial), tags=tags)
+        run_name = f"{pairs(drawn)} ({name_of(trial)})"
+        tracking = dataclasses.replace(self._tracking, run_name=run_name, tags=tags)
         told = f"{name_of(trial)} with {drawn}"
         pruning = Pruning(trial, search.metric)
         with self._lock:
@@ -278,7 +281,7 @@ class Search:
 
 
 def name_of(trial: Any) -> str:
-    """The name of a trial's MLflow run."""
+    """What a trial is called; its MLflow run's name ends so, after the values drawn."""
     return f"trial {trial.number}"
 
 

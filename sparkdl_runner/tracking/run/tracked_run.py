@@ -31,6 +31,7 @@ from sparkdl_runner.tracking.run.left_run import LeftRun, report_facts
 from sparkdl_runner.tracking.run.opening.lease import Lease, held_here, require_not_held
 from sparkdl_runner.tracking.run.opening.named import NamedRun, returned_entry
 from sparkdl_runner.tracking.run.opening.opened import Opened, open_run
+from sparkdl_runner.tracking.run.opening.run_name import RunName
 from sparkdl_runner.tracking.run.opening.run_start import start_run
 from sparkdl_runner.tracking.run.opening.ticket import ticket_of
 from sparkdl_runner.tracking.run.rank_reports import RankReports
@@ -102,7 +103,11 @@ class TrackedRun(Reports):
 
     @classmethod
     def open(
-        cls, settings: Tracking, named: NamedRun | None = None, secrets: Sequence[str] = ()
+        cls,
+        settings: Tracking,
+        named: NamedRun | None = None,
+        secrets: Sequence[str] = (),
+        name: RunName | None = None,
     ) -> TrackedRun:
         """Opens or resumes the run, or that of ``named``, and shows where it is.
 
@@ -110,13 +115,14 @@ class TrackedRun(Reports):
             settings: Which run it is to be.
             named: The run of a training that has a name.
             secrets: What the run must not show, besides those of the driver's environment.
+            name: How to call a new run that neither of them names.
 
         Raises:
             LaunchError: As of ``opening.open_run`` and ``NamedRun.open``.
         """
         require_not_held(settings.run_id if named is None else named.run_id)
         lease = Lease(settings.lease_seconds) if named is None else named.lease
-        opened = open_run(settings, lease) if named is None else named.open()
+        opened = open_run(settings, lease, name) if named is None else named.open()
         try:
             run = cls(settings, opened, lease, secrets)
         except BaseException as error:

@@ -66,9 +66,11 @@ class Call:
         return refers_to(self.main, "mlflow")
 
     @property
-    def run_name(self) -> str | None:
-        """The name of its MLflow run; None for MLflow's choice."""
-        return self.main.name if isinstance(self.main, Script) else None
+    def run_name(self) -> str:
+        """How its MLflow runs are called: after the function, or the script's file or module."""
+        if isinstance(self.main, Script):
+            return self.main.name.removesuffix(".py").rpartition(".")[2] or self.main.name
+        return _name(self.main).strip("<>")
 
     @property
     def tags(self) -> dict[str, str]:
