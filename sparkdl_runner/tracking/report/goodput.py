@@ -61,10 +61,12 @@ class Goodput:
         return self.seconds[PROGRESS] / whole if whole > 0 else 0.0
 
     def sentence(self) -> str:
-        """The share, and where the rest went."""
+        """The share, and where the rest went; nothing is said of what took no time."""
         whole = sum(self.seconds.values()) or 1.0
-        rest = ", ".join(f"{name} {self.seconds[name] / whole:.1%}" for name in PARTS[1:])
-        return f"goodput {self.share:.1%} of {sum(self.seconds.values()):,.0f} s ({rest})"
+        shares = {name: f"{self.seconds[name] / whole:.1%}" for name in PARTS[1:]}
+        rest = ", ".join(f"{name} {share}" for name, share in shares.items() if share != "0.0%")
+        told = f"goodput {self.share:.1%} of {sum(self.seconds.values()):,.0f} s"
+        return f"{told} ({rest})" if rest else told
 
 
 def goodput_of(attempts: Sequence[AttemptTime]) -> Goodput:

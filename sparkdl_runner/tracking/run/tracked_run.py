@@ -299,6 +299,7 @@ class TrackedRun(Reports):
                 self._ranks.hosts(),
                 time_use=self._attempts.sentence(),
                 error=self._text(error),
+                stopped=stopped,
             )
         ended = replace(
             self._left, status=status_of(error, stopped), ended_at=time.time(), report=facts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 
 import pytest
@@ -62,6 +63,10 @@ def test_each_second_goes_to_one_part():
     assert goodput_of([FAILED, WENT_ON]).share == pytest.approx(0.44)
     told = goodput_of([FAILED, WENT_ON]).sentence()
     assert told.startswith("goodput 44.0% of 100 s (start 10.0%, input 4.0%")
+    only_progress = AttemptTime(began_at=0.0, ended_at=8.0, first_step_at=0.0, running_seconds=8.0)
+    assert goodput_of([only_progress]).sentence() == "goodput 100.0% of 8 s"
+    slow_start = dataclasses.replace(only_progress, began_at=-2.0)
+    assert goodput_of([slow_start]).sentence() == "goodput 80.0% of 10 s (start 20.0%)"
 
 
 def test_what_a_last_attempt_that_failed_did_after_its_checkpoint_is_lost():
