@@ -23,6 +23,7 @@ from sparkdl_runner.launch.driver.calls.interruptible import WAKE_SECONDS
 from sparkdl_runner.launch.driver.calls.spares import SPARE_SECONDS
 from sparkdl_runner.launch.driver.spark import slots
 from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
+from sparkdl_runner.tracking.entries import HIDDEN
 from sparkdl_runner.tracking.run.opening.store import make_default_store
 from sparkdl_runner.tracking.settings import Tracking
 from sparkdl_runner.training.description.described import pairs
@@ -92,8 +93,8 @@ class Search:
         try:
             self._study.set_user_attr(PARENT_ATTRIBUTE, self._parent_id)
             space = search.model_dump(include={"search_space"}, exclude_unset=True)["search_space"]
-            tags = {"search_space": json.dumps(space), "trials": search.trials}
-            mlflow.set_tags({f"sparkdl_runner.{name}": value for name, value in tags.items()})
+            mlflow.set_tag(f"{HIDDEN}search_space", json.dumps(space))
+            mlflow.set_tag("sparkdl_runner.trials", search.trials)
             yield
         except BaseException as error:
             is_cancelled = isinstance(error, (KeyboardInterrupt, RunCancelledError))

@@ -222,7 +222,7 @@ class TrackedRun(Reports):
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
         """See ``Reports.host_metrics``."""
         began_at = self._opened.run.info.start_time / 1000
-        self._spool.put(host_entries(world, values, began_at=began_at, now=time.time()))
+        self._log(host_entries(world, values, began_at=began_at, now=time.time()))
 
     def file_part(self, world: World, name: str, data: bytes, *, is_first: bool) -> None:
         """See ``Reports.file_part``."""
