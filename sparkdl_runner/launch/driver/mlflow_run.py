@@ -38,6 +38,7 @@ def wanted_tracking(config: RunConfig, call: Call, name: RunName) -> Tracking | 
     source = {} if name.source is None else {SOURCE_TAG: name.source}
     return replace(
         settings,
+        experiment=settings.experiment or call.experiment,
         run_name=None if settings.run_name is None else redact(settings.run_name),
         tags=redact.value({**source, **call.tags, **settings.tags}),
     )

@@ -25,7 +25,7 @@ CONFIG = RunConfig(
     tracking=Tracking(run_name=f"with {SECRET}", tags={"note": SECRET, "MY_TOKEN": "abc"}),
     name="shop",
 )
-CALL: Any = SimpleNamespace(tags={"arguments": f"--key {SECRET}"}, work=None)
+CALL: Any = SimpleNamespace(tags={"arguments": f"--key {SECRET}"}, experiment=None, work=None)
 
 
 @pytest.mark.parametrize("environment", [None, ["MY_*"], {"PLAIN": "of-no-concern"}])
