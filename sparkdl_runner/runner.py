@@ -41,6 +41,7 @@ from sparkdl_runner.launch.wire.function import on_each_rank
 from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.tracking.report.progress_bar import ProgressBar, is_watched
 from sparkdl_runner.tracking.report.progress_lines import ProgressLines
+from sparkdl_runner.tracking.run.opening.run_name import RunName
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -85,6 +86,8 @@ class DistributedRunner:
             self.run_config = replace(self.run_config, driver_log_verbosity=driver_log_verbosity)
         self.mlflow_run_id: str | None = None
         """The MLflow run of the last call of ``run``; None if it had none."""
+        self.run_name: RunName | None = None
+        """How to call MLflow runs that have no name; None: after the function, with a number."""
         self._stops: list[StopRequest] = []
         self.reports: list[Reports] = []
         """Further receivers of the ranks' reports, besides the MLflow run and the screen."""
@@ -179,14 +182,15 @@ class DistributedRunner:
 
     def _run(self, call: Call, stop: StopRequest, reports: Sequence[Reports]) -> Any:
         self.mlflow_run_id = None
-        settings = wanted_tracking(self.run_config, call)
+        name = self.run_name or RunName(text=call.run_name)
+        settings = wanted_tracking(self.run_config, call, name)
         named = named_run(self.run_config, settings, call)
         if named is not None and named.is_finished:
             self.mlflow_run_id = named.run_id
             return named.returned(call.arguments, call.conversions)
         bar = ProgressBar() if is_watched() else ProgressLines()
         secrets = secrets_for_ranks(self.run_config.environment)
-        with open_run(settings, named, stop, secrets) as tracked, closing(bar):
+        with open_run(settings, named, stop, secrets, name) as tracked, closing(bar):
             self.mlflow_run_id = None if tracked is None else tracked.run_id
             launcher = self._launcher()
             if tracked is not None:

@@ -35,7 +35,8 @@ from sparkdl_runner.launch.driver.spark import checks as launch_checks
 from sparkdl_runner.launch.driver.spark.context import require_spark_context
 from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.runner import DistributedRunner
-from sparkdl_runner.training.description.described import parameters
+from sparkdl_runner.tracking.run.opening.run_name import RunName
+from sparkdl_runner.training.description.described import maker_of, parameters, told_apart
 from sparkdl_runner.training.description.options import (
     OPTIONS,
     REQUIRED,
@@ -167,14 +168,19 @@ class TorchEstimator(
     ) -> Iterator[tuple[int, TorchModel]]:
         """Fits once for each map of Params, in threads if the caller's ask at once.
 
-        Those that read the same columns share one conversion. The fitted models are not logged to
+        Those that read the same columns share one conversion. Their MLflow runs are named by the
+        values that differ, such as ``lr=0.1 epochs=2``. The fitted models are not logged to
         the fits' MLflow runs, since most of them are tried only: ``log_torch_model`` logs one.
         """
         estimators = [self.copy(dict(one)) for one in paramMaps]
         conversions = Conversions(dataset, len(estimators))
-        return _FitMultipleIterator(
-            lambda index: estimators[index]._fit_on(dataset, conversions), len(estimators)
-        )
+        names = told_apart([{key.name: one[key] for key in one} for one in paramMaps])
+
+        def fit(index: int) -> TorchModel:
+            name = RunName(text=names[index], is_numbered=False) if names[index] else None
+            return estimators[index]._fit_on(dataset, conversions, name)
+
+        return _FitMultipleIterator(fit, len(estimators))
 
     def _fit(self, dataset: DataFrame) -> TorchModel:
         model = self._fit_on(dataset, Conversions(dataset))
@@ -182,7 +188,9 @@ class TorchEstimator(
             log_fitted(model, self._value("run_config") or RunConfig())
         return model
 
-    def _fit_on(self, dataset: DataFrame, conversions: Conversions) -> TorchModel:
+    def _fit_on(
+        self, dataset: DataFrame, conversions: Conversions, name: RunName | None = None
+    ) -> TorchModel:
         with conversions:
             require_frame(dataset, "fit")
             plan = self._plan()
@@ -193,6 +201,7 @@ class TorchEstimator(
             )
             selected = selection(dataset, plan)
             runner = self._runner()
+            runner.run_name = name or RunName(text=maker_of(plan.model).__name__.strip("<>"))
             num_proc = runner.num_proc
             data = conversions.get(selected)
             tasks, network = trial(plan, data.train, data.validation, num_proc)

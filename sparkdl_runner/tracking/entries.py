@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 ATTEMPT_TAG = "sparkdl_runner.attempt"
 """The tag that has the number of the attempt that is running."""
 
+HIDDEN = "mlflow.sparkdl_runner."
+"""How tags begin that are for this package alone: MLflow's pages show none that begin ``mlflow.``.
+"""
+
 Entry = list[Any]
 """``["metric", key, value, timestamp_ms, step, more]``, ``["param", key, value]`` or
 ``["tag", key, value]``."""
+
+
+def hidden_tag(tags: Mapping[str, str], name: str) -> str | None:
+    """The value of a tag that begins with ``HIDDEN``; None without it.
+
+    Runs of earlier versions have it where people see it, under ``sparkdl_runner.``.
+    """
+    return tags.get(name, tags.get(name.removeprefix("mlflow.")))
 
 
 def is_metric_entry(entry: Any) -> bool:

@@ -24,7 +24,7 @@ class Tracking:
     """The experiment's name, made if there is none; None for MLflow's active one."""
 
     run_name: str | None = None
-    """The run's name; None lets MLflow make one up."""
+    """The run's name; None for that of the function or script, and a number: ``train-3``."""
 
     run_id: str | None = None
     """A run to go on with, after its driver has died or its training has failed."""

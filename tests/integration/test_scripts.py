@@ -95,7 +95,8 @@ def test_a_script_of_torchs_is_one_mlflow_run_of_its_name(
     for rank in (0, 1):
         assert f"[rank {rank}] sum 2.0 allreduce.py --token hush-hush" in lines
     run = mlflow.MlflowClient(tracking_uri=store).get_run(runner.mlflow_run_id)
-    assert run.info.run_name == run.data.tags["sparkdl_runner.launch.script"] == "allreduce.py"
+    assert run.info.run_name == "allreduce-1"
+    assert run.data.tags["sparkdl_runner.launch.script"] == "allreduce.py"
     assert run.data.tags["mlflow.source.name"] == "allreduce.py"
     assert run.data.tags["sparkdl_runner.script_args"] == "--token '[redacted]'"
     assert run.data.metrics == {"ranks": 2.0}

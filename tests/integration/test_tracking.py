@@ -153,7 +153,9 @@ def test_plain_mlflow_calls_on_every_rank_make_one_run(
     assert [settings[name] for name in sorted(known)] == ["torch", "0", "-2", "0"]
     not_asked_for = set(AnyConfig.__dataclass_fields__) - known
     assert not not_asked_for & (params.keys() | settings.keys())
-    assert {"versions.torch", "versions.python", "sparkdl_runner.version"} <= tags.keys()
+    assert "torch 2." in tags["sparkdl_runner.versions"]
+    theirs = [name for name in tags if not name.startswith(("sparkdl_runner.", "mlflow."))]
+    assert sorted(theirs) == ["said_by", "team"], "ours are together"
     assert tags["sparkdl_runner.attempt"] == "0"
     assert tags["sparkdl_runner.attempt.0.ended_by"] == "all ranks returned"
 
@@ -220,12 +222,29 @@ def test_other_ranks_may_be_told_that_mlflow_is_not_theirs(server: TrackingServe
 
 
 @LIGHT
+def test_a_function_with_an_experiment_of_its_own_has_one_run_there(
+    server: TrackingServer, client: Any
+) -> None:
+    before = all_runs(client)
+    trainer = light(server, experiment=None)
+    trainer.run(tracked_functions.in_an_experiment_of_its_own, "its place")
+    (run_id,) = all_runs(client) - before
+    assert run_id == trainer.mlflow_run_id
+    run = client.get_run(run_id)
+    assert (run.info.run_name, run.data.metrics["plain"]) == ("its own", 1.0)
+    assert client.get_experiment(run.info.experiment_id).name == "its place"
+    assert "report" in {one.path for one in client.list_artifacts(run_id)}
+
+
+@LIGHT
 def test_a_failed_training_says_why(server: TrackingServer, client: Any, tmp_path: Path) -> None:
     trainer = light(server)
     with pytest.raises(WorkerFailedError, match="the data are bad"):
         trainer.run(tracked_functions.fail_late)
     run = client.get_run(trainer.mlflow_run_id)
     assert run.info.status == "FAILED"
+    assert run.info.run_name.startswith("fail_late-")
+    assert run.data.tags["mlflow.note.content"].startswith("**Failed: Rank 1 of 2 on host ")
     assert "Rank 1 of 2" in run.data.tags["sparkdl_runner.attempt.0.ended_by"]
     told = text_of(client, run.info.run_id, "attempts/attempt-0.txt", tmp_path)
     assert "ValueError: the data are bad" in told

@@ -50,6 +50,15 @@ def log_parameter() -> None:
     mlflow.log_param("learning_rate", 0.1)
 
 
+def in_an_experiment_of_its_own(experiment: str) -> None:
+    """What a function does that was made for one process."""
+    import mlflow
+
+    mlflow.set_experiment(experiment)
+    with mlflow.start_run(run_name="its own"):
+        mlflow.log_metric("plain", 1.0)
+
+
 def nested() -> list[str]:
     """A child on rank 0, which is asked for, is a run of its own."""
     import mlflow

@@ -26,6 +26,7 @@ from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.launch.agent.spares.pool import end_spares
 from sparkdl_runner.launch.backends import get_backend
 from sparkdl_runner.launch.driver.calls.call import pack, work_of
+from sparkdl_runner.launch.driver.calls.chosen_experiment import chosen_experiment
 from sparkdl_runner.launch.driver.mlflow_run import secrets_for_ranks
 from sparkdl_runner.launch.driver.spark import checks, slots
 from sparkdl_runner.launch.driver.spark.context import require_spark_context
@@ -112,6 +113,7 @@ class Training:
             ),
         )
         runner.reports += reports
+        runner.run_name = self.work.run_name
         written = self.settings.model_dump(mode="json", exclude_unset=True)
         try:
             if self.settings.script_place is None:
@@ -177,7 +179,7 @@ def prepared(
             resumed_url = _resumed_url(settings, resumed, work.main)
         elif settings.name is not None:
             mlflow_ready.result()
-            named = _named_run(settings, work.main)
+            named = _named_run(settings, work)
             if named.is_finished:
                 phases.end("check settings")
                 yield Training(
@@ -238,7 +240,7 @@ def _prepare_mlflow(settings: TrainSettings) -> None:
         mlflow_run.use(tracking)
 
 
-def _named_run(settings: TrainSettings, main: Callable[..., Any]) -> NamedRun:
+def _named_run(settings: TrainSettings, work: OfFunction | OfModel) -> NamedRun:
     """The run of this name, as the runner will find it.
 
     Raises:
@@ -246,7 +248,11 @@ def _named_run(settings: TrainSettings, main: Callable[..., Any]) -> NamedRun:
     """
     from sparkdl_runner.tracking.run.opening.named import NamedRun
 
-    tracking, name = settings.wanted_tracking or Tracking(), settings.name or ""
+    main, name = work.main, settings.name or ""
+    tracking = settings.wanted_tracking or Tracking()
+    arguments = work.parameters(settings.hyperparameters)
+    experiment = tracking.experiment or chosen_experiment(main, arguments)
+    tracking = dataclasses.replace(tracking, experiment=experiment)
     rerun, secrets = settings.rerun_finished, secrets_for_ranks(settings.run_config.environment)
     return NamedRun(tracking, name, work_of(main), rerun_finished=rerun, secrets=secrets)
 

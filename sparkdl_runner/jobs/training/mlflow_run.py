@@ -14,6 +14,7 @@ from sparkdl_runner.base.importing import without_collecting
 from sparkdl_runner.base.redaction import Redactor, secrets_of
 from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError
+from sparkdl_runner.tracking.entries import HIDDEN, hidden_tag
 from sparkdl_runner.tracking.run.opening.store import check_store, open_store
 from sparkdl_runner.tracking.run.server import is_remote
 from sparkdl_runner.tracking.run.server_calls import (
@@ -25,7 +26,7 @@ from sparkdl_runner.tracking.run.server_calls import (
 from sparkdl_runner.tracking.settings import Tracking
 
 DESCRIBE_SECONDS = 20.0
-REGISTERED_TAG = "sparkdl_runner.registered"
+REGISTERED_TAG = f"{HIDDEN}registered"
 
 
 def use(tracking: Tracking) -> None:
@@ -123,7 +124,7 @@ def register(run_id: str, name: str, alias: str | None) -> None:
                 "sparkdl_runner.tracking.log_model in the function."
             )
         done = json.dumps({"model": uri, "name": name, "alias": alias})
-        if run.data.tags.get(REGISTERED_TAG) == done:
+        if hidden_tag(run.data.tags, REGISTERED_TAG) == done:
             print(f"The model of run {run_id} was registered as {name} before.")
             return
         version = _version_of(client, run_id, uri, name) or mlflow.register_model(uri, name).version

@@ -10,6 +10,7 @@ from sparkdl_runner.jobs.training.arguments import check_kinds, check_names
 from sparkdl_runner.jobs.training.data import converted, refusals
 from sparkdl_runner.jobs.training.entry_point import find_function
 from sparkdl_runner.jobs.training.settings import TrainSettings
+from sparkdl_runner.tracking.run.opening.run_name import RunName
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,6 +42,16 @@ class OfFunction:
             from sparkdl_runner.examples import digits
 
             self.main, self.example_data = digits.train, digits.frames
+
+    @property
+    def run_name(self) -> RunName | None:
+        """How its MLflow runs are called; None where the runner knows that: for a script."""
+        if self._settings.function is not None:
+            module, _, function = self._settings.function.rpartition(":")
+            return RunName(text=function.rpartition(".")[2], source=module)
+        if self._settings.script_place is not None:
+            return None
+        return RunName(text=self._settings.example or "", source=self.main.__module__)
 
     def check(self, searched: Mapping[str, Sequence[Any]]) -> None:
         """Refuses hyperparameters of another kind than the function takes.

@@ -18,6 +18,8 @@ from sparkdl_runner.jobs.training.plan_of_settings import flat, plan, put
 from sparkdl_runner.jobs.training.plan_settings import PlanSettings
 from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.network.inputs import Inputs
+from sparkdl_runner.tracking.run.opening.run_name import RunName
+from sparkdl_runner.training.description.described import maker_of
 from sparkdl_runner.training.description.logged import read_example, train_and_log
 from sparkdl_runner.training.description.options import TrainingPlan, columns_of
 
@@ -62,6 +64,12 @@ class OfModel:
             )
         except (ValueError, TypeError, NotPicklableError) as error:
             raise ConfigError(str(error)) from None
+
+    @property
+    def run_name(self) -> RunName:
+        """How its MLflow runs are called: after the model."""
+        maker = maker_of(self._plan.model)
+        return RunName(text=maker.__name__.strip("<>"), source=maker.__module__)
 
     def check(self, searched: Mapping[str, Sequence[Any]]) -> None:
         """Refuses what a search may draw, and the training cannot take.

@@ -24,8 +24,10 @@ from sparkdl_runner.launch.driver.calls.interruptible import WAKE_SECONDS
 from sparkdl_runner.launch.driver.calls.spares import SPARE_SECONDS
 from sparkdl_runner.launch.driver.spark import slots
 from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
+from sparkdl_runner.tracking.entries import HIDDEN
 from sparkdl_runner.tracking.run.opening.store import make_default_store
 from sparkdl_runner.tracking.settings import Tracking
+from sparkdl_runner.training.description.described import pairs
 
 PARENT_ATTRIBUTE = "mlflow_run_id"
 RUN_ATTRIBUTE = "run_id"
@@ -92,8 +94,8 @@ class Search:
         try:
             self._study.set_user_attr(PARENT_ATTRIBUTE, self._parent_id)
             space = search.model_dump(include={"search_space"}, exclude_unset=True)["search_space"]
-            tags = {"search_space": json.dumps(space), "trials": search.trials}
-            mlflow.set_tags({f"sparkdl_runner.{name}": value for name, value in tags.items()})
+            mlflow.set_tag(f"{HIDDEN}search_space", json.dumps(space))
+            mlflow.set_tag("sparkdl_runner.trials", search.trials)
             yield
         except BaseException as error:
             is_cancelled = isinstance(error, (KeyboardInterrupt, RunCancelledError))
@@ -116,12 +118,13 @@ class Search:
 
         client = mlflow.MlflowClient()
         parent = client.get_run(study.user_attrs[PARENT_ATTRIBUTE])
-        of_trial = (
-            f"tags.`mlflow.parentRunId` = '{parent.info.run_id}' "
-            f"AND attributes.run_name = '{name_of(trial)}'"
+        left = (
+            f"tags.`mlflow.parentRunId` = '{parent.info.run_id}' AND attributes.status = 'RUNNING'"
         )
-        for run in client.search_runs([parent.info.experiment_id], of_trial):
-            client.set_terminated(run.info.run_id, "KILLED")
+        for run in client.search_runs([parent.info.experiment_id], left):
+            # Those of earlier versions are called by their number alone.
+            if (run.info.run_name or "").removesuffix(")").endswith(name_of(trial)):
+                client.set_terminated(run.info.run_id, "KILLED")
 
     def _num_done(self) -> int:
         """Trials that count. One whose driver was lost is tried again, and does not."""
@@ -183,7 +186,8 @@ class Search:
         drawn = {name: choice.draw(trial, name) for name, choice in search.search_space.items()}
         # MLflow keeps a thread's own active run, so a trial in another thread must name its parent.
         tags = {**self._tracking.tags, "mlflow.parentRunId": self._parent_id}
-        tracking = dataclasses.replace(self._tracking, run_name=name_of(trial), tags=tags)
+        run_name = f"{pairs(drawn)} ({name_of(trial)})"
+        tracking = dataclasses.replace(self._tracking, run_name=run_name, tags=tags)
         told = f"{name_of(trial)} with {drawn}"
         pruning = Pruning(trial, search.metric)
         with self._lock:
@@ -265,7 +269,7 @@ class Search:
 
 
 def name_of(trial: Any) -> str:
-    """The name of a trial's MLflow run."""
+    """What a trial is called; its MLflow run's name ends so, after the values drawn."""
     return f"trial {trial.number}"
 
 

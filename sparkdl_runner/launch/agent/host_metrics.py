@@ -1,4 +1,7 @@
-"""How busy a host is: CPU, memory, disk, network and GPUs, under the names that MLflow uses."""
+"""How busy a host is: CPU, memory, disk, network and GPUs, under the names that MLflow uses.
+
+What a percentage says already is left out.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +39,12 @@ class HostMetrics:
 
     def look(self) -> dict[str, float]:
         """The figures by name: percentages, and megabytes of 10^6 bytes."""
-        memory = psutil.virtual_memory()
         found = {
             "cpu_utilization_percentage": psutil.cpu_percent(),
-            "system_memory_usage_megabytes": memory.used / _MEGA,
-            "system_memory_usage_percentage": memory.percent,
+            "system_memory_usage_percentage": psutil.virtual_memory().percent,
         }
         with suppress(OSError):
-            disk = psutil.disk_usage("/")
-            found["disk_usage_percentage"] = disk.percent
-            found["disk_usage_megabytes"] = disk.used / _MEGA
-            found["disk_available_megabytes"] = disk.free / _MEGA
+            found["disk_usage_percentage"] = psutil.disk_usage("/").percent
         network = psutil.net_io_counters()
         if network is not None and self._network is not None:
             received = network.bytes_recv - self._network.bytes_recv

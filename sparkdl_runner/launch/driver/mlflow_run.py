@@ -14,17 +14,19 @@ from sparkdl_runner.base.redaction import Redactor, secrets_of
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.calls.call import Call
+from sparkdl_runner.tracking.run.opening.notebook_source import SOURCE_TAG
 from sparkdl_runner.tracking.run.opening.store import is_set_up
 from sparkdl_runner.tracking.settings import Tracking
 
 if TYPE_CHECKING:
     from sparkdl_runner.launch.driver.stop_request import StopRequest
     from sparkdl_runner.tracking.run.opening.named import NamedRun
+    from sparkdl_runner.tracking.run.opening.run_name import RunName
     from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
 
-def wanted_tracking(config: RunConfig, call: Call) -> Tracking | None:
-    """Which MLflow run is wanted, if one is; a script's has its name, and tags that say what it is.
+def wanted_tracking(config: RunConfig, call: Call, name: RunName) -> Tracking | None:
+    """Which MLflow run is wanted, if one is; its tags say what it is of.
 
     A function that calls MLflow gets one. Without it, each rank would make a run of its own.
     """
@@ -33,11 +35,12 @@ def wanted_tracking(config: RunConfig, call: Call) -> Tracking | None:
         return None
     settings = wanted if isinstance(wanted, Tracking) else Tracking()
     redact = Redactor([*secrets_of(), *secrets_for_ranks(config.environment)])
-    name = settings.run_name or call.run_name
+    source = {} if name.source is None else {SOURCE_TAG: name.source}
     return replace(
         settings,
-        run_name=None if name is None else redact(name),
-        tags=redact.value({**call.tags, **settings.tags}),
+        experiment=settings.experiment or call.experiment,
+        run_name=None if settings.run_name is None else redact(settings.run_name),
+        tags=redact.value({**source, **call.tags, **settings.tags}),
     )
 
 
@@ -75,11 +78,15 @@ def named_run(config: RunConfig, settings: Tracking | None, call: Call) -> Named
 
 @contextmanager
 def open_run(
-    settings: Tracking | None, named: NamedRun | None, stop: StopRequest, secrets: Sequence[str]
+    settings: Tracking | None,
+    named: NamedRun | None,
+    stop: StopRequest,
+    secrets: Sequence[str],
+    name: RunName,
 ) -> Iterator[TrackedRun | None]:
     """Opens the run, where one is wanted, and ends it as the block ends.
 
-    It shows none of ``secrets``.
+    It shows none of ``secrets``, and is called ``name`` unless the user names it.
 
     Raises:
         LaunchError: As of ``TrackedRun.open``.
@@ -89,7 +96,8 @@ def open_run(
         return
     from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
-    tracked = TrackedRun.open(settings, named, secrets)
+    redact = Redactor([*secrets_of(), *secrets])
+    tracked = TrackedRun.open(settings, named, secrets, name.redacted(redact))
     ended_by: BaseException | None = None
     try:
         yield tracked

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sparkdl_runner.base.redaction import HIDDEN, Redactor, is_secret_name, secrets_of
 from sparkdl_runner.launch.script.script import Script
+from sparkdl_runner.tracking.run.opening.notebook_source import SOURCE_TAG
 from sparkdl_runner.tracking.run.parameters_and_tags import GIT_COMMIT_TAG, git_commit
 
 # MLflow's stores take 5,000 or more.
@@ -17,7 +18,7 @@ _MOST_CHARACTERS = 2000
 def script_tags(script: Script) -> dict[str, str]:
     """The tags: the script, its arguments without secrets, and the commit of its folder."""
     tags = {
-        "mlflow.source.name": script.given,
+        SOURCE_TAG: script.given,
         "sparkdl_runner.launch.script": script.name,
         "sparkdl_runner.script_args": shown_arguments(script.args)[:_MOST_CHARACTERS],
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sparkdl_runner.tracking.report.markdown import escaped
 from sparkdl_runner.tracking.report.run_summary import AttemptRow, RunSummary
 
@@ -11,12 +13,24 @@ _OURS = "are in the artifact `report/summary.html`."
 # Older stores hold 5000 characters in a tag.
 MAX_ATTEMPTS = 10
 MAX_CHARACTERS = 150
+MAX_END_CHARACTERS = 500
 
 
 def description_of(summary: RunSummary) -> str:
-    """The run in Markdown: a sentence, the figures, and the ends of the last attempts."""
-    figures = " · ".join(f"{escaped(name)} **{value}**" for name, value in summary.figures())
-    paragraphs = [escaped(summary.sentence()), figures]
+    """The run in Markdown, what one wants to know first.
+
+    That is why it ended, if it was not at its end, else its last metrics; then its time, and the
+    ends of the last attempts.
+    """
+    end = escaped(summary.end()[:MAX_END_CHARACTERS])
+    warnings = map(escaped, (summary.warning, summary.checkpoint_warning, summary.lost_entries))
+    paragraphs = [
+        f"**{end}**" if end else "",
+        _figures(summary.values()),
+        *(f"Warning: {told}" for told in warnings if told),
+        _figures(summary.pace()),
+        escaped(summary.sentence()),
+    ]
     if len(summary.attempts) > 1 or summary.error:
         paragraphs.append("\n".join(_item(one) for one in summary.attempts[-MAX_ATTEMPTS:]))
     return "\n\n".join([*filter(None, paragraphs), f"The time of a step and errors {_OURS}"])
@@ -25,6 +39,10 @@ def description_of(summary: RunSummary) -> str:
 def may_replace(known: str) -> bool:
     """Whether no person has written this description."""
     return not known or known.endswith(_OURS)
+
+
+def _figures(figures: Iterable[tuple[str, str]]) -> str:
+    return " · ".join(f"{escaped(name)} **{value}**" for name, value in figures)
 
 
 def _item(attempt: AttemptRow) -> str:

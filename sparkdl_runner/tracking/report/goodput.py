@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 from sparkdl_runner.base.foreign_file import ForeignFileError, build, parse_json
+from sparkdl_runner.tracking.entries import HIDDEN, hidden_tag
 
-TIME_TAG = "sparkdl_runner.attempt.{}.time"
+TIME_TAG = f"{HIDDEN}attempt.{{}}.time"
 PROGRESS, START, DATA_WAIT, CHECKPOINT = "progress", "start", "data wait", "checkpoint"
 LOST, RESTART, END = "lost steps", "restarts", "end"
 PARTS = (PROGRESS, START, DATA_WAIT, CHECKPOINT, LOST, RESTART, END)
@@ -110,7 +111,7 @@ def times_in(tags: Mapping[str, str], numbers: Iterable[int]) -> list[AttemptTim
     found = []
     for number in numbers:
         try:
-            told = parse_json(tags.get(TIME_TAG.format(number), "").encode())
+            told = parse_json((hidden_tag(tags, TIME_TAG.format(number)) or "").encode())
             # An attempt whose driver was lost told this before its end.
             found.append(build(AttemptTime, told))
         except (ForeignFileError, ValueError):

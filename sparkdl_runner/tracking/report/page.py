@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from string import Template
 
-from sparkdl_runner.tracking.report.run_summary import AttemptRow, RunSummary, clock
+from sparkdl_runner.tracking.report.run_summary import ENDS, AttemptRow, RunSummary, clock
 from sparkdl_runner.tracking.time_use import LABELS, PARTS
 
 MAX_RANKS = 256
@@ -22,11 +22,11 @@ def write_page(summary: RunSummary, folder: Path) -> None:
         "Checkpoints": summary.checkpoint_warning,
         "Lost": summary.lost_entries,
     }
-    figures = " · ".join(f"{name} {value}" for name, value in summary.figures())
+    figures = " · ".join(f"{name} {value}" for name, value in summary.values() + summary.pace())
     page = _PAGE.substitute(
         name=html.escape(summary.name),
         run_id=html.escape(summary.run_id),
-        status="failed" if summary.error else "finished",
+        status=ENDS[summary.status].lower(),
         when=f"{clock(summary.began_at)} to {clock(summary.ended_at)}",
         sentence=html.escape(summary.sentence()),
         figures=html.escape(figures),

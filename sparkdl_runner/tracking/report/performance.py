@@ -16,6 +16,9 @@ SYSTEM_PREFIX = "system/"
 THROUGHPUT = "samples_per_second"
 # Metrics of a run that say nothing of the models that it logs.
 OF_THE_RUN = (SYSTEM_PREFIX, THROUGHPUT)
+# Ranks are shown one by one in what differs between them by more than this share of a step, once
+# so many seconds have been sampled: less is chance.
+_APART, _SURE_SECONDS = 0.2, 5.0
 # A page with metrics of more ranks is of no use; the means over all ranks stay.
 MAX_SHOWN_RANKS = 32
 
@@ -71,6 +74,8 @@ class Performance:
         """The counts that are in the rate of all ranks already."""
         self._earlier: dict[int, Counts] = {}
         """Over the attempts before this one."""
+        self._apart: set[str] = set()
+        """The parts of a step in which ranks were seen to differ."""
 
     def begin_attempt(self) -> None:
         """Says that ranks count from zero again."""
@@ -107,11 +112,10 @@ class Performance:
             return []
         self._told = dict(self._now)
         found: dict[str, float] = {}
+        self._apart |= self._differing()
         for rank, one in list(active.items())[:MAX_SHOWN_RANKS]:
-            prefix = f"{SYSTEM_PREFIX}rank_{rank}/"
-            found |= {f"{prefix}step_seconds/{part}": one.per_step(part) for part in PARTS}
-            if one.samples:
-                found[f"{prefix}{THROUGHPUT}"] = one.samples / one.running_seconds
+            prefix = f"{SYSTEM_PREFIX}rank_{rank}/step_seconds/"
+            found |= {f"{prefix}{part}": one.per_step(part) for part in self._apart}
         # The rate of some ranks is not that of all: wait until each has added something.
         unrated = self._added_since(self._rated)
         if len(unrated) == world_size:
@@ -124,6 +128,14 @@ class Performance:
             found[f"{prefix}{part}"] = fmean(one.per_step(part) for one in active.values())
         found[f"{prefix}total"] = fmean(one.running_seconds / one.steps for one in active.values())
         return [["metric", name, value, timestamp_ms, step, {}] for name, value in found.items()]
+
+    def _differing(self) -> set[str]:
+        """The parts of a step of which some rank's share is another one than some other's."""
+        ranks = [one for one in self._now.values() if one.running_seconds >= _SURE_SECONDS]
+        shares = {
+            part: [one.seconds[part] / one.running_seconds for one in ranks] for part in PARTS
+        }
+        return {part for part, all_ in shares.items() if all_ and max(all_) - min(all_) > _APART}
 
     def _added_since(self, before: dict[int, Counts]) -> dict[int, Counts]:
         added = {

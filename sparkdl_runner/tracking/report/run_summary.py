@@ -14,6 +14,8 @@ from sparkdl_runner.tracking.time_use import COMMUNICATION, LABELS, PARTS
 
 MAX_FIGURES = 6
 PREFIX = "sparkdl_runner."
+ENDS = {"FINISHED": "Finished", "FAILED": "Failed", "KILLED": "Ended early"}
+"""What MLflow's status of a run means, in words."""
 SKIPPED_IMAGES = "skipped_images"
 """A metric: images that did not decode, of all ranks and attempts of a driver."""
 NUM_PROC_TAG, NUM_HOSTS_TAG = f"{PREFIX}num_proc", f"{PREFIX}num_hosts"
@@ -75,6 +77,10 @@ class RunSummary:
     """The last value of each."""
     error: str = ""
     """The error that ended the training; empty if there was none."""
+    status: str = "FINISHED"
+    """MLflow's word for how it ended."""
+    stopped: str = ""
+    """Why it was asked to end early; empty if it was not."""
     checkpoint_warning: str = ""
     """How many saves failed, and why the last one did; empty if none has."""
     warning: str = ""
@@ -109,8 +115,9 @@ class RunSummary:
         told = f"{self.num_ranks} ranks on {hosts}{tried}."
         seconds = {part: sum(one.seconds[part] for one in self.totals.values()) for part in PARTS}
         if whole := sum(seconds.values()):
-            shares = [f"{LABELS[part]} {seconds[part] / whole:.0%}" for part in PARTS]
-            told += f" Of their time: {', '.join(shares)}."
+            shares = {LABELS[part]: f"{seconds[part] / whole:.0%}" for part in PARTS}
+            used = [f"{label} {share}" for label, share in shares.items() if share != "0%"]
+            told += f" Of their time: {', '.join(used)}."
         if self.time_use:
             told += f" {self.time_use[0].upper()}{self.time_use[1:]}."
         if skipped := self.metrics.get(SKIPPED_IMAGES):
@@ -134,20 +141,29 @@ class RunSummary:
             f"{1000 * statistics.median(own.values()):.3g} ms."
         )
 
-    def figures(self) -> list[tuple[str, str]]:
-        """The few figures that matter most: their names and values."""
+    def end(self) -> str:
+        """Why it ended, if not because it was at its end: the cause, with rank and host."""
+        cause = self.error.partition("\n")[0] or self.stopped
+        return f"{ENDS[self.status]}: {cause}" if cause else ""
+
+    def values(self) -> list[tuple[str, str]]:
+        """The last values of the training's own metrics, of a few of them: names and values."""
+        found = [
+            (name, f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}")
+            for name, value in self.metrics.items()
+            if not name.startswith((*OF_THE_RUN, SKIPPED_IMAGES))
+        ]
+        return found[:MAX_FIGURES]
+
+    def pace(self) -> list[tuple[str, str]]:
+        """How long it took, how far it came and how fast: names and values."""
         seconds = self.ended_at - self.began_at
         found = [("time", f"{seconds / 60:.1f} min" if seconds > 120 else f"{seconds:.0f} s")]
         if step := max((one.step for one in self.attempts), default=0):
             found.append(("last step", f"{step:,}"))
         if rate := samples_per_second(self.totals.values()):
             found.append(("samples/s", f"{rate:,.0f}"))
-        found += [
-            (name, f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}")
-            for name, value in self.metrics.items()
-            if not name.startswith((*OF_THE_RUN, SKIPPED_IMAGES))
-        ]
-        return found[:MAX_FIGURES]
+        return found
 
 
 def clock(at: float) -> str:

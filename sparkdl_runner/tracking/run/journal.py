@@ -67,6 +67,8 @@ class Journal:
     metric's steps up to the last one of earlier attempts are dropped, unless it was only ever
     logged at step 0, which means without steps.
 
+    A system metric begins with its first value that is not zero: many a one has no other.
+
     A parameter cannot be changed in MLflow. Where a later attempt logs another value, that is kept
     as ``attempt_N/name``.
 
@@ -109,6 +111,9 @@ class Journal:
         key = self._redact.name(name)
         if kind == "metric":
             at, step, extra = more
+            is_of_system = key.startswith(_NOT_STEPS_OF_TRAINING)
+            if is_of_system and not value and key not in self._last_steps:
+                return None
             if 0 < self._earlier_steps.get(key, 0) >= step:
                 return None
             if step > self._last_steps.get(key, -1):

@@ -60,7 +60,7 @@ class LeftRun:
         facts["attempts"] = [_attempt(one) for one in facts["attempts"]]
         facts["totals"] = {int(rank): Counts(**one) for rank, one in facts["totals"].items()}
         facts["hosts"] = {int(rank): host for rank, host in facts["hosts"].items()}
-        summary = RunSummary.of(run, **facts)
+        summary = RunSummary.of(run, status=self.status, **facts)
         summary.ended_at = self.ended_at
         return summary
 

@@ -72,18 +72,21 @@ def tags(
 ) -> list[Entry]:
     """The runner's settings, versions, the code's commit, and Spark's name for the application.
 
+    All begin alike, so that MLflow's page shows them beside one another, apart from the user's.
+
     Args:
         given: The user's own.
         settings: The runner's: what it was asked for, and what is not as by default.
         application_id: Of Spark.
     """
-    found = {f"{PREFIX}version": __version__, "versions.python": sys.version.partition(" ")[0]}
-    found |= {f"{PREFIX}{name}": str(value) for name, value in settings.items()}
+    versions = {"sparkdl_runner": __version__, "python": sys.version.partition(" ")[0]}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
-            found[f"versions.{package}"] = version(package)
+            versions[package] = version(package)
+    found = {f"{PREFIX}{name}": str(value) for name, value in settings.items()}
+    found[f"{PREFIX}versions"] = ", ".join(f"{name} {text}" for name, text in versions.items())
     if application_id is not None:
-        found["spark.application_id"] = application_id
+        found[f"{PREFIX}application_id"] = application_id
     if GIT_COMMIT_TAG not in given and (commit := git_commit()):
         found[GIT_COMMIT_TAG] = commit
     return [["tag", name, value] for name, value in {**found, **given}.items()]

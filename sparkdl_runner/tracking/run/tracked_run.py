@@ -33,6 +33,7 @@ from sparkdl_runner.tracking.run.left_run import LeftRun, report_facts
 from sparkdl_runner.tracking.run.opening.lease import Lease, held_here, require_not_held
 from sparkdl_runner.tracking.run.opening.named import NamedRun, returned_entry
 from sparkdl_runner.tracking.run.opening.opened import Opened, open_run
+from sparkdl_runner.tracking.run.opening.run_name import RunName
 from sparkdl_runner.tracking.run.opening.run_start import start_run
 from sparkdl_runner.tracking.run.opening.ticket import ticket_of
 from sparkdl_runner.tracking.run.rank_reports import RankReports
@@ -104,7 +105,11 @@ class TrackedRun(Reports):
 
     @classmethod
     def open(
-        cls, settings: Tracking, named: NamedRun | None = None, secrets: Sequence[str] = ()
+        cls,
+        settings: Tracking,
+        named: NamedRun | None = None,
+        secrets: Sequence[str] = (),
+        name: RunName | None = None,
     ) -> TrackedRun:
         """Opens or resumes the run, or that of ``named``, and shows where it is.
 
@@ -112,13 +117,14 @@ class TrackedRun(Reports):
             settings: Which run it is to be.
             named: The run of a training that has a name.
             secrets: What the run must not show, besides those of the driver's environment.
+            name: How to call a new run that neither of them names.
 
         Raises:
             LaunchError: As of ``opening.open_run`` and ``NamedRun.open``.
         """
         require_not_held(settings.run_id if named is None else named.run_id)
         lease = Lease(settings.lease_seconds) if named is None else named.lease
-        opened = open_run(settings, lease) if named is None else named.open()
+        opened = open_run(settings, lease, name) if named is None else named.open()
         try:
             run = cls(settings, opened, lease, secrets)
         except BaseException as error:
@@ -218,7 +224,7 @@ class TrackedRun(Reports):
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
         """See ``Reports.host_metrics``."""
         began_at = self._opened.run.info.start_time / 1000
-        self._spool.put(host_entries(world, values, began_at=began_at, now=time.time()))
+        self._log(host_entries(world, values, began_at=began_at, now=time.time()))
 
     def file_part(self, world: World, name: str, data: bytes, *, is_first: bool) -> None:
         """See ``Reports.file_part``."""
@@ -293,6 +299,7 @@ class TrackedRun(Reports):
                 self._ranks.hosts(),
                 time_use=self._attempts.sentence(),
                 error=self._text(error),
+                stopped=stopped,
             )
         ended = replace(
             self._left, status=status_of(error, stopped), ended_at=time.time(), report=facts

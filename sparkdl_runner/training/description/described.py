@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _MOST_CHARACTERS = 200
@@ -27,6 +27,36 @@ def parameters(values: Mapping[str, Any]) -> dict[str, str]:
         elif value is not None:
             found[name] = described(value)
     return found
+
+
+def told_apart(given: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A name for each of several sets of values: those that differ, as ``lr=0.1 epochs=2``."""
+    found = [parameters(values) for values in given]
+    names = list(dict.fromkeys(name for one in found for name in one))
+    differing = [name for name in names if len({one.get(name) for one in found}) > 1] or names
+    last = [name.rpartition(".")[2] for name in differing]
+    shown = {
+        name: one if last.count(one) == 1 else name
+        for name, one in zip(differing, last, strict=True)
+    }
+    return [pairs({shown[name]: one[name] for name in differing if name in one}) for one in found]
+
+
+def pairs(values: Mapping[str, Any]) -> str:
+    """Values by name in one line, which is short enough for the name of a run."""
+    shown = {
+        name: f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
+        for name, value in values.items()
+    }
+    text = " ".join(f"{name}={value}" for name, value in shown.items())
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
+
+
+def maker_of(model: Any) -> Any:
+    """The class or function that makes a network, whatever arguments it is given."""
+    while (inner := getattr(model, "func", getattr(model, "function", None))) is not None:
+        model = inner
+    return model if hasattr(model, "__qualname__") else type(model)
 
 
 def _text(value: Any) -> str:

@@ -124,7 +124,7 @@ def test_a_killed_search_goes_on_with_its_study_and_prunes(tmp_path: Path, no_to
     with (tmp_path / "first.log").open("w") as log:
         first = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, **where)
         deadline = time.monotonic() + 400
-        while "MLflow run trial 1" not in (told := (tmp_path / "first.log").read_text()):
+        while "(trial 1): " not in (told := (tmp_path / "first.log").read_text()):
             assert first.poll() is None, told
             assert time.monotonic() < deadline, told
             time.sleep(0.1)

@@ -18,7 +18,8 @@ from torchmetrics.classification import MulticlassAccuracy
 from sparkdl_runner import RunConfig
 from sparkdl_runner.estimator import EarlyStopping, TorchEstimator
 from sparkdl_runner.estimator.horovod_names import NOT_NEEDED, RENAMED
-from sparkdl_runner.training.description.described import parameters
+from sparkdl_runner.training.description.described import maker_of, pairs, parameters, told_apart
+from sparkdl_runner.training.description.maker import Maker
 
 ADAM = partial(torch.optim.Adam, lr=0.1)
 PARTS = {"model": nn.Linear(4, 3), "optimizer": ADAM, "loss": nn.functional.cross_entropy}
@@ -237,3 +238,33 @@ def test_params_of_earlier_names_work_and_say_what_they_are_called_now():
         assert estimator.setBatchSizePerRank(4).getBatchSize() == 4
     with pytest.warns(FutureWarning, match="batch_size_per_rank is called batch_size now"):
         assert estimator.batch_size_per_rank == estimator.batch_size
+
+
+def test_fits_of_a_grid_are_told_apart_by_the_values_that_differ():
+    grid = [
+        {"optimizer": partial(torch.optim.SGD, lr=lr, momentum=0.9), "epochs": epochs}
+        for lr in (0.1, 0.05)
+        for epochs in (1, 2)
+    ]
+    assert told_apart(grid) == [
+        *("lr=0.1 epochs=1", "lr=0.1 epochs=2", "lr=0.05 epochs=1", "lr=0.05 epochs=2")
+    ]
+    other = [{"optimizer": torch.optim.SGD, "seed": 1}, {"optimizer": torch.optim.Adam, "seed": 1}]
+    assert told_apart(other) == ["optimizer=SGD", "optimizer=Adam"]
+    assert told_apart([{"epochs": 2}]) == ["epochs=2"], "nothing differs"
+    twice = [{"optimizer": partial(len, lr=n), "other": partial(len, lr=n)} for n in (1, 2)]
+    assert told_apart(twice)[0] == "optimizer.lr=1 other.lr=1", "whose it is must be said"
+    assert told_apart([{}]) == [""]
+
+
+def test_values_in_a_name_are_short():
+    assert pairs({"lr": 0.1 + 0.2, "rate": 1e-5, "layers": 2, "what": "a\nb"}) == (
+        "lr=0.3 rate=1e-05 layers=2 what=a b"
+    )
+    assert len(pairs({"what": "x" * 1000})) == 200
+
+
+def test_a_network_is_called_by_what_makes_it():
+    make = partial(partial(torch.nn.Linear, 2), 3)
+    assert maker_of(make) is maker_of(torch.nn.Linear(1, 1)) is torch.nn.Linear
+    assert maker_of(Maker(torch.nn.Linear, {})) is torch.nn.Linear

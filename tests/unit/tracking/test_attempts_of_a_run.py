@@ -62,7 +62,7 @@ def test_a_failed_attempt_and_the_one_that_followed(clock: SimpleNamespace) -> N
     # Of 8 seconds since the run was opened, ranks made steps in 6.
     assert told["system/goodput"] == [0.75, 1_005_000, 6, {}]
     assert told["system/time_left_seconds"] == [50.0, 1_005_000, 6, {}]
-    (as_lost,) = told["sparkdl_runner.attempt.0.time"]
+    (as_lost,) = told["mlflow.sparkdl_runner.attempt.0.time"]
     assert json.loads(as_lost)["has_failed"] is True
     ended, spent, *_ = attempts.end("rank 1 died\nby SIGKILL", "")
     assert ended == ["tag", "sparkdl_runner.attempt.0.ended_by", "rank 1 died"]

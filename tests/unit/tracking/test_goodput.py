@@ -131,3 +131,5 @@ def test_parts_are_never_negative_and_make_up_the_whole(told):
 def test_tags_are_read_again_and_what_is_none_is_left(text):
     tags = {TIME_TAG.format(0): FAILED.tag(), TIME_TAG.format(1): text}
     assert times_in(tags, range(3)) == [FAILED]
+    earlier = {"sparkdl_runner.attempt.0.time": FAILED.tag(), TIME_TAG.format(1): WENT_ON.tag()}
+    assert times_in(earlier, range(2)) == [FAILED, WENT_ON], "also of an earlier version"

@@ -60,6 +60,14 @@ def test_within_an_attempt_a_step_may_be_said_again() -> None:
     assert book.admit([metric(3), metric(3)]) == [metric(3), metric(3)]
 
 
+def test_a_system_metric_begins_with_its_first_value_that_is_not_zero() -> None:
+    book = journal()
+    name = "system/step_seconds/checkpoint"
+    for step, expected in ((0, 0), (3, 1), (0, 1)):
+        assert len(book.admit([metric(step, name)])) == expected, "then a zero says something"
+    assert book.admit([metric(0, "accuracy")]) == [metric(0, "accuracy")], "a person's own"
+
+
 def test_a_parameter_that_changes_is_kept_beside_the_first() -> None:
     book = journal({"num_proc": "4", "lr": "0.1"})
     book.begin_attempt(2)

@@ -156,6 +156,22 @@ def test_a_finished_one_tells_what_a_call_asks_for_otherwise(
     )
 
 
+def test_what_an_earlier_version_kept_is_found(
+    store: str, client: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_id = found(store, "early").open().run.info.run_id
+    client.delete_tag(run_id, named.CODE_TAG)
+    client.set_tag(run_id, "sparkdl_runner.function_digest", "of then")
+    over(client, run_id, "FAILED")
+    assert not found(store, "early").is_finished
+    found(store, "early").open()
+    assert "code of shop:train has changed" in capsys.readouterr().out
+    client.set_tag(run_id, "sparkdl_runner.returned", '{"value": 7}')
+    over(client, run_id)
+    assert found(store, "early").is_finished
+    assert found(store, "early").returned({}, {}) == 7
+
+
 def test_a_value_is_kept_where_a_tag_can_hold_it() -> None:
     assert json.loads(returned_entry([1, None])[2]) == {"value": [1, None]}
     fits = "x" * (5000 - len('{"value": ""}'))

@@ -282,12 +282,11 @@ def test_rates_are_of_what_was_added_and_totals_over_all_attempts() -> None:
         performance.see(rank, report(10, 100, 2.0))
     first = {entry[1]: entry[2] for entry in performance.entries(10, 0, 2)}
     assert first["samples_per_second"] == 100.0
-    assert first["system/rank_1/samples_per_second"] == 50.0
     assert first["system/step_seconds/total"] == pytest.approx(0.2)
     assert performance.entries(10, 0, 2) == [], "nothing was added"
     performance.see(0, report(20, 300, 3.0))
     second = {entry[1]: entry[2] for entry in performance.entries(20, 0, 2)}
-    assert second["system/rank_0/samples_per_second"] == 200.0
+    assert second["system/step_seconds/total"] == pytest.approx(0.1)
     assert "samples_per_second" not in second, "the other rank has not told"
     performance.see(0, report(30, 500, 4.0))
     performance.see(1, report(20, 300, 4.0))
@@ -297,6 +296,19 @@ def test_rates_are_of_what_was_added_and_totals_over_all_attempts() -> None:
     performance.see(0, report(5, 50, 1.0))
     assert performance.totals()[0].samples == 550
     assert performance.totals()[1].samples == 300
+
+
+def test_ranks_are_shown_one_by_one_in_what_differs_between_them() -> None:
+    def shown(seconds: float, compute: float) -> list[str]:
+        performance = Performance()
+        for rank, computes in ((0, seconds / 4), (1, compute)):
+            told = report(10, 100, seconds)
+            performance.see(rank, {**told, "seconds": {**told["seconds"], "compute": computes}})
+        return [one[1] for one in performance.entries(10, 0, 2) if "/rank_" in one[1]]
+
+    assert shown(60.0, 18.0) == [], "they are alike"
+    assert shown(4.0, 4.0) == [], "in so short a time that is chance"
+    assert shown(60.0, 40.0) == [f"system/rank_{rank}/step_seconds/compute" for rank in (0, 1)]
 
 
 def test_the_rate_of_all_ranks_is_told_although_their_words_never_come_together() -> None:

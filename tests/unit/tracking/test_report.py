@@ -17,6 +17,8 @@ from sparkdl_runner.tracking.report.performance import Counts
 from sparkdl_runner.tracking.report.run_summary import AttemptRow, RunSummary
 from sparkdl_runner.tracking.run.parameters_and_tags import tell_parent
 
+FAILED = {"error": "It <failed>.", "status": "FAILED"}
+
 
 def counts(compute: float = 6.0) -> Counts:
     parts = {"data_wait": 1.0, "compute": compute, "communication": 9 - compute, "checkpoint": 0.0}
@@ -77,7 +79,7 @@ def test_the_page_has_attempts_and_the_time_of_a_step_by_part_and_rank(tmp_path:
     text = page(tmp_path, name="<script>alert(1)</script>", totals={0: counts(), 1: counts(7.0)})
     assert "&lt;/script&gt;: finished</h1>" in text
     assert "2 ranks on 1 host, in 2 attempts." in text
-    assert "Of their time: data wait 10%, compute 65%, communication 25%, checkpoint 0%." in text
+    assert "Of their time: data wait 10%, compute 65%, communication 25%." in text
     assert "<td>50</td><td>step 40</td><td>Rank 1 was &lt;killed&gt;</td>" in text
     assert "<td>100</td><td>none</td><td>all ranks returned</td>" in text
     assert "Rank 1 on &lt;b&gt; is the slowest: without communication, it takes 80 ms" in text
@@ -89,7 +91,7 @@ def test_the_page_has_attempts_and_the_time_of_a_step_by_part_and_rank(tmp_path:
 
 
 def test_a_run_that_told_nothing_has_a_page_as_well(tmp_path: Path) -> None:
-    text = page(tmp_path, totals={}, hosts={}, metrics={}, attempts=[], error="It <failed>.")
+    text = page(tmp_path, totals={}, hosts={}, metrics={}, attempts=[], **FAILED)
     assert ": failed</h1>" in text
     assert "What ended it" in text
     assert "It &lt;failed&gt;." in text
@@ -113,17 +115,29 @@ def test_the_slowest_rank_is_the_one_that_waits_least_for_the_others() -> None:
 
 def test_the_description_is_the_report_in_short_and_no_markup_of_others() -> None:
     text = description_of(summary())
-    assert text.startswith(
-        "2 ranks on 1 host, in 2 attempts. Of their time: data wait 10%, compute 60%"
-    )
-    figures = "time **60 s** · last step **100** · samples/s **640** · loss **0.25**"
-    assert f"\n\n{figures}\n\n" in text, "and nothing that ranks and hosts count"
+    first, pace, *_ = text.split("\n\n")
+    assert first == "loss **0.25**", "and nothing that ranks and hosts count"
+    assert pace == "time **60 s** · last step **100** · samples/s **640**"
+    assert "\n\n2 ranks on 1 host, in 2 attempts. Of their time: data wait 10%, compute" in text
     assert "\n- attempt 0, 20 s, to step 50: Rank 1 was &lt;killed&gt;\n" in text
     assert "\n- attempt 1, 39 s, to step 100: all ranks returned\n" in text
     many = [AttemptRow(number=n, began_at=0, ended_at=1, error="|" * 10_000) for n in range(100)]
     assert len(description_of(summary(attempts=many))) < 5000
     only = summary(attempts=summary().attempts[1:])
     assert "- attempt" not in description_of(only), "it is said already"
+
+
+def test_a_description_begins_with_why_the_run_ended_and_what_is_wrong_with_it() -> None:
+    error = "Rank 1 of 2 on host h raised ValueError: a *bad* row.\n\nTraceback"
+    text = description_of(summary(error=error, status="FAILED", lost_entries="12 metrics"))
+    end, metrics, warning, pace, *_ = text.split("\n\n")
+    assert end == "**Failed: Rank 1 of 2 on host h raised ValueError: a \\*bad\\* row.**"
+    assert (metrics, warning) == ("loss **0.25**", "Warning: 12 metrics")
+    assert pace.startswith("time **60 s**")
+    asked = summary(stopped="asked for by a person", status="KILLED")
+    assert description_of(asked).startswith("**Ended early: asked for by a person**\n\nloss")
+    assert description_of(summary(metrics={})).startswith("time **60 s**"), "there is nothing else"
+    assert len(description_of(summary(error="x" * 10_000, status="FAILED"))) < 2000
 
 
 # What a browser or a reader of Markdown could take for its own, in every place of a text.
@@ -137,10 +151,16 @@ def test_no_value_of_others_is_markup_in_a_description(
     attempts = [AttemptRow(number=0, began_at=0, ended_at=20, error=f"<img {error}")]
     others = {"num_ranks": ranks, "num_hosts": f"</p>{ranks}", "time_use": f"<b>{use}"}
     text = description_of(
-        summary(error="failed", attempts=attempts, metrics={f"<i>{metric}": 1.0}, **others)
+        summary(
+            error=f"<b>{error}",
+            status="FAILED",
+            attempts=attempts,
+            metrics={f"<i>{metric}": 1.0},
+            **others,
+        )
     )
     assert "<" not in text
-    assert len(text.split("\n\n")) == 4, "no paragraph of others"
+    assert len(text.split("\n\n")) == 6, "no paragraph of others"
     note = escaped(f"[x](javascript:1){error}")
     assert not re.search(r"(?<!\\)(\\\\)*[`*_\[\]|]", note), "each sign of Markdown is escaped"
 

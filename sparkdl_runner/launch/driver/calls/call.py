@@ -15,6 +15,7 @@ import cloudpickle
 from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.launch.driver.calls.checks import check_on_driver
+from sparkdl_runner.launch.driver.calls.chosen_experiment import chosen_experiment
 from sparkdl_runner.launch.driver.calls.ingredients import arguments, ingredients, refers_to
 from sparkdl_runner.launch.script.script import Script
 from sparkdl_runner.launch.script.tags import script_tags
@@ -66,9 +67,16 @@ class Call:
         return refers_to(self.main, "mlflow")
 
     @property
-    def run_name(self) -> str | None:
-        """The name of its MLflow run; None for MLflow's choice."""
-        return self.main.name if isinstance(self.main, Script) else None
+    def experiment(self) -> str | None:
+        """The MLflow experiment that it chooses itself; None if that cannot be told."""
+        return chosen_experiment(self.main, self.arguments)
+
+    @property
+    def run_name(self) -> str:
+        """How its MLflow runs are called: after the function, or the script's file or module."""
+        if isinstance(self.main, Script):
+            return self.main.name.removesuffix(".py").rpartition(".")[2] or self.main.name
+        return _name(self.main).strip("<>")
 
     @property
     def tags(self) -> dict[str, str]:

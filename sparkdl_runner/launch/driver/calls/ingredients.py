@@ -30,6 +30,15 @@ def ingredients(main: object, /, *args: Any, **kwargs: Any) -> Iterator[tuple[st
 
 def refers_to(main: object, package: str) -> bool:
     """Whether a function names a package, or one of its helper functions in its module does."""
+    return any(
+        name.partition(".")[0] == package
+        for function in functions_of(main)
+        for name in _names(function.__code__)
+    )
+
+
+def functions_of(main: object) -> Iterator[types.FunctionType]:
+    """Yields a function, and then its helper functions in its module."""
     while isinstance(main, functools.partial):
         main = main.func
     main = getattr(main, "__func__", main)
@@ -42,12 +51,9 @@ def refers_to(main: object, package: str) -> bool:
         if known and one.__module__ != known[0].__module__:
             continue
         known.append(one)
-        names = _names(one.__code__)
-        if any(name.partition(".")[0] == package for name in names):
-            return True
-        waiting += [one.__globals__.get(name) for name in names]
+        yield one
+        waiting += [one.__globals__.get(name) for name in _names(one.__code__)]
         waiting += [cell.cell_contents for cell in one.__closure__ or () if _is_filled(cell)]
-    return False
 
 
 def _ingredients(

@@ -12,12 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from sparkdl_runner.base.foreign_file import ForeignFileError, build
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.rank.process_identity import ProcessIdentity, this_process
-from sparkdl_runner.tracking.entries import Entry
+from sparkdl_runner.tracking.entries import HIDDEN, Entry
 from sparkdl_runner.tracking.settings import Tracking
 
-# MLflow's pages show no tags that begin so.
-HOLDER_TAG = "mlflow.sparkdl_runner.launch.driver"
-ALIVE_TAG = "mlflow.sparkdl_runner.driver_alive_at"
+HOLDER_TAG, ALIVE_TAG = f"{HIDDEN}launch.driver", f"{HIDDEN}driver_alive_at"
 # Renewals in the time of a lease, which so outlives three that are lost.
 _RENEWALS = 4.5
 # With clocks that are further apart than an hour, no token and no request to a storage works.

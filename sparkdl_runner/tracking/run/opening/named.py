@@ -20,7 +20,7 @@ from typing import Any
 from sparkdl_runner.base.redaction import Redactor, secrets_of
 from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.errors import LaunchError
-from sparkdl_runner.tracking.entries import Entry
+from sparkdl_runner.tracking.entries import HIDDEN, Entry, hidden_tag
 from sparkdl_runner.tracking.run.opening.changes import changes
 from sparkdl_runner.tracking.run.opening.lease import ALIVE_TAG, Holder, Lease
 from sparkdl_runner.tracking.run.opening.opened import Opened, create_run, resume
@@ -29,8 +29,8 @@ from sparkdl_runner.tracking.settings import Tracking
 
 TRAINING_TAG = "sparkdl_runner.name"
 FUNCTION_TAG = "sparkdl_runner.function"
-CODE_TAG = "sparkdl_runner.function_digest"
-RETURNED_TAG = "sparkdl_runner.returned"
+CODE_TAG = f"{HIDDEN}function_digest"
+RETURNED_TAG = f"{HIDDEN}returned"
 # MLflow's stores take 5,000 or more.
 _MOST_CHARACTERS = 5000
 _NEWEST_FIRST = ["attributes.start_time DESC"]
@@ -109,7 +109,7 @@ class NamedRun:
 
         The value is kept last, so a driver that was lost before it ended the run changes nothing.
         """
-        return self.tag(RETURNED_TAG) is not None
+        return self.run is not None and hidden_tag(self.run.data.tags, RETURNED_TAG) is not None
 
     def tag(self, name: str) -> str | None:
         """The value of a tag of the run; None without it, or without a run."""
@@ -127,7 +127,7 @@ class NamedRun:
         Returns:
             The value, as JSON keeps it; None where it could not be kept.
         """
-        record = json.loads(self.run.data.tags[RETURNED_TAG])
+        record = json.loads(hidden_tag(self.run.data.tags, RETURNED_TAG) or "{}")
         if self.run.info.status != "FINISHED":
             self._end()
         info = self.run.info
@@ -164,8 +164,8 @@ class NamedRun:
             run_id = self.run.info.run_id
             opened = resume(self._store.client, self._store.call, run_id, self.lease)
             self._claim(run_id)
-        tags = opened.run.data.tags
-        if self._work.code is not None and tags.get(CODE_TAG) not in (None, self._work.code):
+        code = hidden_tag(opened.run.data.tags, CODE_TAG)
+        if self._work.code is not None and code not in (None, self._work.code):
             _tell(f"the code of {self._work.function} has changed since {self.name!r} last began.")
         return opened
 

@@ -14,6 +14,8 @@ from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.tracking.entries import ATTEMPT_TAG
 from sparkdl_runner.tracking.run.opening.lease import Holder, Lease
+from sparkdl_runner.tracking.run.opening.notebook_source import notebook_tags
+from sparkdl_runner.tracking.run.opening.run_name import RunName
 from sparkdl_runner.tracking.run.opening.store import Store, connect, open_store
 from sparkdl_runner.tracking.run.server_calls import ServerCalls
 from sparkdl_runner.tracking.settings import Tracking
@@ -73,12 +75,13 @@ class Opened:
         return f"{info.run_id} in {uri} (mlflow ui --backend-store-uri {uri})"
 
 
-def open_run(settings: Tracking, lease: Lease) -> Opened:
+def open_run(settings: Tracking, lease: Lease, name: RunName | None = None) -> Opened:
     """Opens the run that ``settings`` ask for.
 
     Args:
         settings: Which run it is to be.
         lease: Of the driver on the run.
+        name: Of a new run, where they give none; None for MLflow's choice.
 
     Raises:
         LaunchError: MLflow is missing or old, its server does not answer, hangs or refuses, or the
@@ -87,8 +90,11 @@ def open_run(settings: Tracking, lease: Lease) -> Opened:
     if settings.run_id is not None:
         client, call = connect(settings)
         return resume(client, call, settings.run_id, lease)
-    parent = {key: value for key, value in settings.tags.items() if key == PARENT_TAG}
-    return create_run(open_store(settings), settings.run_name, parent)
+    from_the_first = (PARENT_TAG, *_SOURCE_TAGS)
+    tags = {key: text for key, text in settings.tags.items() if key.startswith(from_the_first)}
+    store = open_store(settings)
+    run_name = settings.run_name or (None if name is None else name.in_store(store))
+    return create_run(store, run_name, tags)
 
 
 def create_run(store: Store, name: str | None, tags: Mapping[str, str] | None = None) -> Opened:
@@ -179,4 +185,5 @@ def _context_tags(active: Any) -> dict[str, str]:
     from mlflow.tracking.context import registry
 
     own = {PARENT_TAG: active.info.run_id} if active is not None else {}
-    return dict(registry.resolve_tags(own))
+    tags = registry.resolve_tags(own)
+    return {**tags, **notebook_tags(tags)}

@@ -181,12 +181,12 @@ def test_a_call_answers_for_a_function():
     assert call.arguments == {"rows": [1], "epochs": 1}
     assert call.calls_mlflow
     assert call.work.function == f"{__name__}.logs_to_mlflow"
-    assert (call.run_name, call.tags, call.conversions) == (None, {}, {})
+    assert (call.run_name, call.tags, call.conversions) == ("logs_to_mlflow", {}, {})
 
 
 def test_a_call_answers_for_a_script(tmp_path):
     (tmp_path / "train.py").write_text("import mlflow.pytorch")
     call = Call.of(Script.find(tmp_path / "train.py", ["--epochs", "3"], travels=False), (), {})
     assert call.calls_mlflow
-    assert call.run_name == call.work.function == "train.py"
+    assert (call.run_name, call.work.function) == ("train", "train.py")
     assert call.tags["sparkdl_runner.script_args"] == "--epochs 3"

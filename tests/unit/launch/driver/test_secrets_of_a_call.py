@@ -16,6 +16,7 @@ from sparkdl_runner.launch.driver.mlflow_run import named_run, secrets_for_ranks
 from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.run.opening import named
 from sparkdl_runner.tracking.run.opening.changes import changes
+from sparkdl_runner.tracking.run.opening.run_name import RunName
 from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
 SECRET = "correct-horse-battery"
@@ -24,7 +25,7 @@ CONFIG = RunConfig(
     tracking=Tracking(run_name=f"with {SECRET}", tags={"note": SECRET, "MY_TOKEN": "abc"}),
     name="shop",
 )
-CALL: Any = SimpleNamespace(tags={"arguments": f"--key {SECRET}"}, run_name="f", work=None)
+CALL: Any = SimpleNamespace(tags={"arguments": f"--key {SECRET}"}, experiment=None, work=None)
 
 
 @pytest.mark.parametrize("environment", [None, ["MY_*"], {"PLAIN": "of-no-concern"}])
@@ -33,25 +34,31 @@ def test_what_names_no_values_or_no_secret_adds_none(environment: Any) -> None:
 
 
 def test_name_and_tags_of_a_run_do_not_show_it() -> None:
-    settings = wanted_tracking(CONFIG, CALL)
+    settings = wanted_tracking(CONFIG, CALL, RunName(text="f", source=f"{SECRET}.py"))
     assert settings is not None
     assert settings.run_name == f"with {HIDDEN}"
-    assert settings.tags == {"arguments": f"--key {HIDDEN}", "note": HIDDEN, "MY_TOKEN": HIDDEN}
+    assert settings.tags == {
+        "mlflow.source.name": f"{HIDDEN}.py",
+        "arguments": f"--key {HIDDEN}",
+        "note": HIDDEN,
+        "MY_TOKEN": HIDDEN,
+    }
 
 
 def test_runs_get_to_know_it(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
 
-    def opened(_: object, __: object, secrets: list[str]) -> Any:
-        given["run"] = secrets
+    def opened(_: object, __: object, secrets: list[str], name: RunName) -> Any:
+        given.update(run=secrets, name=name.text)
         return SimpleNamespace(close=lambda *_: None)
 
     monkeypatch.setattr(TrackedRun, "open", opened)
-    with mlflow_run.open_run(Tracking(), None, SimpleNamespace(reason=""), [SECRET]):
+    name = RunName(text=f"of {SECRET}")
+    with mlflow_run.open_run(Tracking(), None, SimpleNamespace(reason=""), [SECRET], name):
         pass
     monkeypatch.setattr(named, "NamedRun", lambda *_, **more: given.update(named=more["secrets"]))
     named_run(CONFIG, Tracking(), CALL)
-    assert given == {"run": [SECRET], "named": [SECRET]}
+    assert given == {"run": [SECRET], "named": [SECRET], "name": f"of {HIDDEN}"}
 
 
 def test_the_name_of_a_training_does_not_show_it() -> None:

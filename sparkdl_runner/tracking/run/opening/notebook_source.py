@@ -1,0 +1,26 @@
+"""The notebook as the source of a run, where MLflow itself names only the kernel's launcher."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+SOURCE_TAG, SOURCE_TYPE_TAG = "mlflow.source.name", "mlflow.source.type"
+_LAUNCHER = "ipykernel_launcher.py"
+
+
+def notebook_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """The tags of the notebook that this process runs; none where MLflow's own are as good.
+
+    Args:
+        tags: MLflow's own. Recent versions name the notebook, and Databricks' always do.
+    """
+    if os.path.basename(tags.get(SOURCE_TAG, "")) != _LAUNCHER:
+        return {}
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    of_editor = getattr(shell, "user_ns", {}).get("__vsc_ipynb_file__")
+    # Jupyter's servers say it to their kernels.
+    path = of_editor or os.environ.get("JPY_SESSION_NAME")
+    named = {SOURCE_TAG: os.path.basename(path)} if path else {}
+    return {SOURCE_TYPE_TAG: "NOTEBOOK", **named}
