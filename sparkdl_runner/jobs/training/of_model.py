@@ -146,16 +146,16 @@ class OfModel:
         """
         from sparkdl_runner.tracking.models.log_checks import check_signature
 
-        if not (mlflow := self._settings.tracking):
+        if not (tracking := self._settings.tracking):
             return
         inputs = Inputs.of(self._plan.feature_cols, network)
         if not inputs.extra:
             check_signature(network, *read_example(self._plan, inputs, data))
-        elif mlflow.registered_model_name:
+        elif name := tracking.registered_model_name:
             raise ValueError(
-                f"tracking.registered_model_name is {mlflow.registered_model_name!r}, and the "
-                f"model takes {', '.join(inputs.extra)}, which is no column of a table: this job "
-                "logs no such model. Train it by TorchEstimator, and log it by log_torch_model."
+                f"tracking.registered_model_name is {name!r}, and the model takes "
+                f"{', '.join(inputs.extra)}, which is no column of a table: this job logs no such "
+                "model. Train it by TorchEstimator, and log it by log_torch_model."
             )
 
     def _converted(self, name: str, opened: Any, stack: ExitStack) -> dict[str, Any]:

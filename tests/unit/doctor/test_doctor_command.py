@@ -27,7 +27,11 @@ def parse(*arguments: str) -> argparse.Namespace:
 
 def test_arguments():
     found = parse("--np", "4", "--conf", "spark.a=b=c", "--folder", "s3a://bucket/x", "--json")
-    assert (found.np, found.conf, found.folder) == (4, [("spark.a", "b=c")], ["s3a://bucket/x"])
+    assert (found.num_proc, found.conf, found.folder) == (
+        4,
+        [("spark.a", "b=c")],
+        ["s3a://bucket/x"],
+    )
     assert found.run is command.run
 
 
