@@ -15,6 +15,7 @@ import pytest
 from docs_blocks import BLOCKS, KINDS, PAGES, REFERENCE, ROOT, blocks_of, of_kind, prose
 from sparkdl_runner import RunConfig, Trainer
 from sparkdl_runner.checkpoint import CheckpointManager
+from sparkdl_runner.doctor.findings.versions import OLDEST_PYTHON, SUPPORTED
 from sparkdl_runner.doctor.installation import INSTALLATION
 from sparkdl_runner.estimator import TorchEstimator
 from sparkdl_runner.estimator.params import TorchEstimatorParams
@@ -202,6 +203,15 @@ def test_the_table_of_folders_is_the_tree():
         assert (package / f"{name}.py").exists() or (package / name).is_dir(), name
     folders = {path.parent.name for path in package.glob("*/__init__.py")}
     assert not folders - names
+
+
+def test_the_versions_that_are_supported_are_the_doctors():
+    table = page("versions.md").partition("## What is supported")[2].partition("\n\n[")[0]
+    named = dict(re.findall(r"^\| ([\w, ]+) \| ([^|]+) \|", table, flags=re.MULTILINE))
+    for package, (least, _) in SUPPORTED.items():
+        name = {"pyspark": "Spark"}.get(package, package).lower()
+        assert any(least in text for row, text in named.items() if name in row.lower()), package
+    assert named["Python"].startswith(OLDEST_PYTHON)
 
 
 def test_the_doctors_findings_are_all_there():
