@@ -21,6 +21,8 @@ _WHO = re.compile(
     r"|CONNECTION|AUTH|HOST|SIGV4)"
 )
 NAME_TAG = "mlflow.runName"
+OWN_RUN_TAG = "sparkdl_runner.function_run"
+"""The id of a run that the function made beside the training's, in another experiment."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,7 +153,7 @@ def test_plain_mlflow_calls_on_every_rank_make_one_run(
     assert [settings[name] for name in sorted(known)] == ["torch", "0", "-2", "0"]
     not_asked_for = set(AnyConfig.__dataclass_fields__) - known
     assert not not_asked_for & (params.keys() | settings.keys())
-    assert "torch 2." in tags["sparkdl_runner.versions"]
+    assert "torch 2." in tags["mlflow.sparkdl_runner.versions"]
     theirs = [name for name in tags if not name.startswith(("sparkdl_runner.", "mlflow."))]
     assert sorted(theirs) == ["said_by", "team"], "ours are together"
     assert tags["sparkdl_runner.attempt"] == "0"
@@ -234,6 +234,19 @@ def test_a_function_with_an_experiment_of_its_own_has_one_run_there(
     assert (run.info.run_name, run.data.metrics["plain"]) == ("its own", 1.0)
     assert client.get_experiment(run.info.experiment_id).name == "its place"
     assert "report" in {one.path for one in client.list_artifacts(run_id)}
+
+
+@LIGHT
+def test_a_run_that_the_function_made_elsewhere_is_named_in_the_trainings(
+    server: TrackingServer, client: Any
+) -> None:
+    before = all_runs(client)
+    trainer = light(server)
+    trainer.run(tracked_functions.in_an_experiment_that_no_source_tells, "some", "where")
+    (own,) = all_runs(client) - before - {trainer.mlflow_run_id}
+    assert client.get_run(own).data.metrics == {"plain": 1.0}
+    told = client.get_run(trainer.mlflow_run_id).data.tags["mlflow.note.content"]
+    assert told.startswith(f"What the function logged is in [a run that it made](#/runs/{own}).")
 
 
 @LIGHT

@@ -59,6 +59,15 @@ def in_an_experiment_of_its_own(experiment: str) -> None:
         mlflow.log_metric("plain", 1.0)
 
 
+def in_an_experiment_that_no_source_tells(*names: str) -> None:
+    """The same, with a name that the driver cannot know."""
+    import mlflow
+
+    mlflow.set_experiment("-".join(names))
+    with mlflow.start_run(run_name="its own"):
+        mlflow.log_metric("plain", 1.0)
+
+
 def nested() -> list[str]:
     """A child on rank 0, which is asked for, is a run of its own."""
     import mlflow

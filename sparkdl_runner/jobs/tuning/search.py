@@ -26,6 +26,7 @@ from sparkdl_runner.launch.driver.spark import slots
 from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.tracking.entries import HIDDEN
 from sparkdl_runner.tracking.run.opening.store import make_default_store
+from sparkdl_runner.tracking.run.parameters_and_tags import tell_best
 from sparkdl_runner.tracking.settings import Tracking
 from sparkdl_runner.training.description.described import pairs
 
@@ -260,6 +261,8 @@ class Search:
         # Tags: a later search of the study may find better ones, and parameters never change.
         mlflow.set_tags({f"best.{key}": value for key, value in best.params.items()})
         mlflow.set_tag("sparkdl_runner.best_run_id", run_id)
+        told = f"{name} {best.value:.6g} with {pairs(best.params)} ({name_of(best)})"
+        tell_best(mlflow.MlflowClient(), self._parent_id, told)
         log_plots(self._study)
         print(f"best: trial {best.number}, {name} {best.value:.6g}, {best.params}, run {run_id}")
         if mlflow_settings and mlflow_settings.registered_model_name is not None:

@@ -1,6 +1,6 @@
 """How busy a host is: CPU, memory, disk, network and GPUs, under the names that MLflow uses.
 
-What a percentage says already is left out.
+What a percentage says already is left out, and a disk that neither fills nor is nearly full.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ LOOK_SECONDS = 10.0
 # The first look comes early, so that a short run has one, too.
 FIRST_LOOK_SECONDS = 2.0
 _MEGA = 1e6
+_NEARLY_FULL = 90
 
 
 def look_until(is_over: threading.Event, tell: Callable[[dict[str, float]], None]) -> None:
@@ -35,6 +36,7 @@ class HostMetrics:
     def __init__(self) -> None:
         psutil.cpu_percent()  # Its first answer means nothing.
         self._network = psutil.net_io_counters()
+        self._disk = psutil.disk_usage("/").percent
         self._gpus = _gpu_handles()
 
     def look(self) -> dict[str, float]:
@@ -44,13 +46,16 @@ class HostMetrics:
             "system_memory_usage_percentage": psutil.virtual_memory().percent,
         }
         with suppress(OSError):
-            found["disk_usage_percentage"] = psutil.disk_usage("/").percent
+            disk = psutil.disk_usage("/").percent
+            if disk >= _NEARLY_FULL or abs(disk - self._disk) >= 1:
+                found["disk_usage_percentage"] = disk
         network = psutil.net_io_counters()
         if network is not None and self._network is not None:
             received = network.bytes_recv - self._network.bytes_recv
             sent = network.bytes_sent - self._network.bytes_sent
-            found["network_receive_megabytes"] = received / _MEGA
-            found["network_transmit_megabytes"] = sent / _MEGA
+            # What a driver and its executors say to one another is no use of the network.
+            found["network_receive_megabytes"] = round(received / _MEGA, 1)
+            found["network_transmit_megabytes"] = round(sent / _MEGA, 1)
         self._network = network
         for index, handle in enumerate(self._gpus):
             with suppress(Exception):  # A GPU may be lost, which ranks will tell.

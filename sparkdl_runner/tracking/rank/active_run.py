@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sparkdl_runner.tracking.rank.tracking_store import is_training_store
-from sparkdl_runner.tracking.rank_run import RankRun
+from sparkdl_runner.tracking.rank_run import OWN_RUN_TAG, RankRun
 
 
 def described(run: RankRun) -> Any:
@@ -97,7 +97,12 @@ def make_active(run: RankRun, take_name: Callable[[str], None]) -> None:
         try:
             # The ids in the environment are the training's.
             with _without("MLFLOW_RUN_ID", *([] if is_training_store(run) else [_EXPERIMENT])):
-                return real["start_run"](*args, **options)
+                made = real["start_run"](*args, **options)
+            is_new = run_id is None and not is_nested
+            if is_new and run.rank == 0 and is_training_store(run):
+                # The training's run then says where to look.
+                mlflow.MlflowClient().set_tag(run.run_id, OWN_RUN_TAG, made.info.run_id)
+            return made
         finally:
             if is_beside:
                 stack.insert(0, JoinedRun(known))

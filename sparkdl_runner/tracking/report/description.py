@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sparkdl_runner.base.foreign_name import is_run_id
 from sparkdl_runner.tracking.report.markdown import escaped
 from sparkdl_runner.tracking.report.run_summary import AttemptRow, RunSummary
 
@@ -26,6 +27,7 @@ def description_of(summary: RunSummary) -> str:
     warnings = map(escaped, (summary.warning, summary.checkpoint_warning, summary.lost_entries))
     paragraphs = [
         f"**{end}**" if end else "",
+        _own_run(summary.function_run),
         _figures(summary.values()),
         *(f"Warning: {told}" for told in warnings if told),
         _figures(summary.pace()),
@@ -39,6 +41,12 @@ def description_of(summary: RunSummary) -> str:
 def may_replace(known: str) -> bool:
     """Whether no person has written this description."""
     return not known or known.endswith(_OURS)
+
+
+def _own_run(run_id: str) -> str:
+    if not is_run_id(run_id):
+        return ""
+    return f"What the function logged is in [a run that it made](#/runs/{run_id})."
 
 
 def _figures(figures: Iterable[tuple[str, str]]) -> str:

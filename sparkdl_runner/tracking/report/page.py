@@ -38,6 +38,7 @@ def write_page(summary: RunSummary, folder: Path) -> None:
         error=f"<h2>What ended it</h2>{ended_by}" if summary.error else "",
         attempts="\n".join(_row(_attempt_cells(one)) for one in summary.attempts),
         times=_times(summary),
+        versions=html.escape(summary.versions),
     )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.html").write_text(page, encoding="utf-8")
@@ -123,6 +124,7 @@ $error
 $attempts
 </table>
 $times
+<p class="quiet">$versions</p>
 </body>
 </html>
 """)

@@ -8,12 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sparkdl_runner.tracking.entries import HIDDEN
+from sparkdl_runner.tracking.rank_run import OWN_RUN_TAG
 from sparkdl_runner.tracking.report.goodput import AttemptTime
 from sparkdl_runner.tracking.report.performance import OF_THE_RUN, Counts, samples_per_second
 from sparkdl_runner.tracking.time_use import COMMUNICATION, LABELS, PARTS
 
 MAX_FIGURES = 6
 PREFIX = "sparkdl_runner."
+GOODPUT, TIME_LEFT = "system/goodput", "system/time_left_seconds"
 ENDS = {"FINISHED": "Finished", "FAILED": "Failed", "KILLED": "Ended early"}
 """What MLflow's status of a run means, in words."""
 SKIPPED_IMAGES = "skipped_images"
@@ -21,6 +24,8 @@ SKIPPED_IMAGES = "skipped_images"
 NUM_PROC_TAG, NUM_HOSTS_TAG = f"{PREFIX}num_proc", f"{PREFIX}num_hosts"
 WARNING_TAG = f"{PREFIX}warning"
 LOST_TAG = f"{PREFIX}lost_entries"
+# On MLflow's page, so long a value would leave no room for the tag's name.
+VERSIONS_TAG = f"{HIDDEN}versions"
 CHECKPOINT_WARNING_TAG = f"{PREFIX}checkpoint_warning"
 
 
@@ -87,6 +92,10 @@ class RunSummary:
     """What is wrong with a training that ended well; empty if nothing is known to be."""
     lost_entries: str = ""
     """How many metrics, parameters and tags were logged and lost; empty if none were."""
+    function_run: str = ""
+    """The id of a run that the function made for itself; empty if there is none."""
+    versions: str = ""
+    """Of Python and of packages."""
     time_use: str = ""
     """Goodput, and where the rest of the time went, over all attempts of all drivers."""
 
@@ -103,6 +112,8 @@ class RunSummary:
             metrics=run.data.metrics,
             checkpoint_warning=run.data.tags.get(CHECKPOINT_WARNING_TAG, ""),
             warning=run.data.tags.get(WARNING_TAG, ""),
+            function_run=run.data.tags.get(OWN_RUN_TAG, ""),
+            versions=run.data.tags.get(VERSIONS_TAG, ""),
             lost_entries=run.data.tags.get(LOST_TAG, ""),
             **known,
         )
@@ -159,6 +170,8 @@ class RunSummary:
         """How long it took, how far it came and how fast: names and values."""
         seconds = self.ended_at - self.began_at
         found = [("time", f"{seconds / 60:.1f} min" if seconds > 120 else f"{seconds:.0f} s")]
+        if (goodput := self.metrics.get(GOODPUT)) is not None:
+            found.append(("goodput", f"{goodput:.0%}"))
         if step := max((one.step for one in self.attempts), default=0):
             found.append(("last step", f"{step:,}"))
         if rate := samples_per_second(self.totals.values()):

@@ -8,11 +8,9 @@ from dataclasses import replace
 
 from sparkdl_runner.tracking.entries import ATTEMPT_TAG, Entry
 from sparkdl_runner.tracking.report.goodput import TIME_TAG, AttemptTime, goodput_of, times_in
-from sparkdl_runner.tracking.report.run_summary import AttemptRow
+from sparkdl_runner.tracking.report.run_summary import GOODPUT, TIME_LEFT, AttemptRow
 from sparkdl_runner.tracking.run.opening.opened import Opened
 from sparkdl_runner.tracking.run.rank_reports import RankReports
-
-GOODPUT, TIME_LEFT = "system/goodput", "system/time_left_seconds"
 
 
 class Attempts:

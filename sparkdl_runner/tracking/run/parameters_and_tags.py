@@ -19,13 +19,14 @@ from sparkdl_runner.tracking.report.run_summary import (
     CHECKPOINT_WARNING_TAG,
     NUM_HOSTS_TAG,
     PREFIX,
+    VERSIONS_TAG,
 )
 
 PACKAGES = ("pyspark", "torch", "horovod", "petastorm", "pyarrow", "mlflow", "numpy")
 GIT_COMMIT_TAG = "mlflow.source.git.commit"
 GIT_SECONDS = 5.0
 CHILDREN_TAG, NOTE_TAG = f"{PREFIX}runs", "mlflow.note.content"
-_HEADING = "Trainings of this run:"
+_HEADING, _BEST = "Trainings of this run:", "**Best: "
 _MOST_CHARACTERS = 5000
 # The names that MLflow accepts for a parameter.
 _NAME = re.compile(r"[\w. :/-]{1,250}")
@@ -79,12 +80,13 @@ def tags(
         settings: The runner's: what it was asked for, and what is not as by default.
         application_id: Of Spark.
     """
-    versions = {"sparkdl_runner": __version__, "python": sys.version.partition(" ")[0]}
+    versions = {"python": sys.version.partition(" ")[0]}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
     found = {f"{PREFIX}{name}": str(value) for name, value in settings.items()}
-    found[f"{PREFIX}versions"] = ", ".join(f"{name} {text}" for name, text in versions.items())
+    found[f"{PREFIX}version"] = __version__
+    found[VERSIONS_TAG] = ", ".join(f"{name} {text}" for name, text in versions.items())
     if application_id is not None:
         found[f"{PREFIX}application_id"] = application_id
     if GIT_COMMIT_TAG not in given and (commit := git_commit()):
@@ -156,7 +158,23 @@ def tell_parent(client: Any, parent_id: str, run: Any) -> None:
         children.pop(0)
     client.set_tag(parent_id, CHILDREN_TAG, ",".join(children))
     note = parent.data.tags.get(NOTE_TAG, _HEADING)
-    if note.startswith(_HEADING) and len(note) < _MOST_CHARACTERS:
+    if note.startswith((_HEADING, _BEST)) and len(note) < _MOST_CHARACTERS:
         link = f"#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
         name = escaped(str(run.info.run_name))
         client.set_tag(parent_id, NOTE_TAG, f"{note}\n- [{name}]({link})")
+
+
+def tell_best(client: Any, parent_id: str, best: str) -> None:
+    """Begins the description of a run with the best of its trainings.
+
+    A description that a person has written stays as it is.
+
+    Args:
+        client: An ``MlflowClient``.
+        parent_id: The run.
+        best: What is best, in words.
+    """
+    note = client.get_run(parent_id).data.tags.get(NOTE_TAG, _HEADING)
+    if note.startswith((_HEADING, _BEST)):
+        trainings = note[note.find(_HEADING) :]
+        client.set_tag(parent_id, NOTE_TAG, f"{_BEST}{escaped(best)}**\n\n{trainings}")

@@ -191,14 +191,14 @@ def test_settings_that_nobody_chose_are_no_tags() -> None:
     }
 
 
-def test_all_tags_of_the_package_begin_alike_and_versions_are_one() -> None:
+def test_tags_of_the_package_begin_alike_and_all_versions_are_one_tag() -> None:
     found = {name: text for _, name, text in tags_of_run({"team": "a"}, {}, "app-1")}
     theirs = [name for name in found if not name.startswith(("sparkdl_runner.", "mlflow."))]
     assert theirs == ["team"]
     assert found["sparkdl_runner.application_id"] == "app-1"
-    versions = found["sparkdl_runner.versions"]
-    assert versions.startswith("sparkdl_runner ")
-    assert all(f", {name} " in versions for name in ("python", "torch", "mlflow"))
+    versions = found["mlflow.sparkdl_runner.versions"]
+    assert versions.startswith("python 3.")
+    assert all(f", {name} " in versions for name in ("torch", "mlflow"))
 
 
 def test_a_commit_that_is_given_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:

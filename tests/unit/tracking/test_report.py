@@ -15,7 +15,7 @@ from sparkdl_runner.tracking.report.markdown import escaped
 from sparkdl_runner.tracking.report.page import MAX_RANKS, write_page
 from sparkdl_runner.tracking.report.performance import Counts
 from sparkdl_runner.tracking.report.run_summary import AttemptRow, RunSummary
-from sparkdl_runner.tracking.run.parameters_and_tags import tell_parent
+from sparkdl_runner.tracking.run.parameters_and_tags import tell_best, tell_parent
 
 FAILED = {"error": "It <failed>.", "status": "FAILED"}
 
@@ -76,6 +76,7 @@ def test_what_ranks_logged_and_is_lost_is_a_line_of_the_page(tmp_path: Path) -> 
 
 
 def test_the_page_has_attempts_and_the_time_of_a_step_by_part_and_rank(tmp_path: Path) -> None:
+    assert "torch 2.13" in page(tmp_path, versions="python 3.11, torch 2.13")
     text = page(tmp_path, name="<script>alert(1)</script>", totals={0: counts(), 1: counts(7.0)})
     assert "&lt;/script&gt;: finished</h1>" in text
     assert "2 ranks on 1 host, in 2 attempts." in text
@@ -118,6 +119,7 @@ def test_the_description_is_the_report_in_short_and_no_markup_of_others() -> Non
     first, pace, *_ = text.split("\n\n")
     assert first == "loss **0.25**", "and nothing that ranks and hosts count"
     assert pace == "time **60 s** · last step **100** · samples/s **640**"
+    assert "· goodput **91%** ·" in description_of(summary(metrics={"system/goodput": 0.91}))
     assert "\n\n2 ranks on 1 host, in 2 attempts. Of their time: data wait 10%, compute" in text
     assert "\n- attempt 0, 20 s, to step 50: Rank 1 was &lt;killed&gt;\n" in text
     assert "\n- attempt 1, 39 s, to step 100: all ranks returned\n" in text
@@ -134,6 +136,9 @@ def test_a_description_begins_with_why_the_run_ended_and_what_is_wrong_with_it()
     assert end == "**Failed: Rank 1 of 2 on host h raised ValueError: a \\*bad\\* row.**"
     assert (metrics, warning) == ("loss **0.25**", "Warning: 12 metrics")
     assert pace.startswith("time **60 s**")
+    own = description_of(summary(function_run="0a1b"))
+    assert own.startswith("What the function logged is in [a run that it made](#/runs/0a1b).\n\n")
+    assert "made" not in description_of(summary(function_run="](javascript:1)"))
     asked = summary(stopped="asked for by a person", status="KILLED")
     assert description_of(asked).startswith("**Ended early: asked for by a person**\n\nloss")
     assert description_of(summary(metrics={})).startswith("time **60 s**"), "there is nothing else"
@@ -175,6 +180,25 @@ def test_the_name_of_a_run_is_no_markup_in_its_parents_description() -> None:
     tell_parent(client, "parent", SimpleNamespace(info=info))
     (note,) = (text for name, text in told.items() if name.endswith("content"))
     assert note.endswith("\n- [&lt;img src=x&gt;\\](javascript:1)](#/experiments/1/runs/0a)")
+
+
+def test_a_search_begins_its_description_with_the_best_and_goes_on_with_its_trainings() -> None:
+    tags: dict[str, str] = {}
+    run = SimpleNamespace(data=SimpleNamespace(tags=tags))
+    client = SimpleNamespace(
+        get_run=lambda _: run, set_tag=lambda _, name, value: tags.update({name: value})
+    )
+    for number in (1, 2):
+        info = SimpleNamespace(run_id=f"{number}", run_name=f"n{number}", experiment_id="1")
+        tell_parent(client, "parent", SimpleNamespace(info=info))
+        tell_best(client, "parent", f"loss 0.{number} with a*b")
+    best, heading, *trainings = filter(None, tags["mlflow.note.content"].splitlines())
+    assert best == "**Best: loss 0.2 with a\\*b**"
+    assert heading == "Trainings of this run:"
+    assert trainings == [f"- [n{n}](#/experiments/1/runs/{n})" for n in (1, 2)]
+    tags["mlflow.note.content"] = "by hand"
+    tell_best(client, "parent", "loss 0.1")
+    assert tags["mlflow.note.content"] == "by hand"
 
 
 def test_a_description_that_a_person_has_written_stays() -> None:

@@ -7,6 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from sparkdl_runner.launch.agent import host_metrics
 from sparkdl_runner.launch.agent.host_metrics import HostMetrics
 
 
@@ -64,3 +65,20 @@ def test_all_figures_of_a_gpu(nvml):
 def test_what_a_gpu_does_not_tell_keeps_no_other_figure_away(nvml, refused, figures):
     setattr(nvml, refused, refuse)
     assert of_gpus() == {name: value for name, value in EVERYTHING.items() if figures not in name}
+
+
+def test_a_disk_is_told_once_it_fills_or_is_nearly_full(monkeypatch):
+    def told(first, then):
+        shares = iter([first, then])
+        disk_usage = lambda _: SimpleNamespace(percent=next(shares))  # noqa: E731
+        monkeypatch.setattr(host_metrics.psutil, "disk_usage", disk_usage)
+        return HostMetrics().look().get("disk_usage_percentage")
+
+    assert [told(40.0, 40.5), told(40.0, 41.0), told(95.0, 95.0)] == [None, 41.0, 95.0]
+
+
+def test_a_network_that_nobody_uses_is_a_zero(monkeypatch):
+    counts = iter([SimpleNamespace(bytes_recv=n, bytes_sent=70 * n) for n in (0, 4_000)])
+    monkeypatch.setattr(host_metrics.psutil, "net_io_counters", lambda: next(counts))
+    found = HostMetrics().look()
+    assert (found["network_receive_megabytes"], found["network_transmit_megabytes"]) == (0.0, 0.3)
