@@ -18,8 +18,8 @@ from sparkdl_runner.errors import ConfigError, LaunchError
 # A job imports these at once, and the extra jobs brings them. It checks the others itself.
 _JOBS_NEED = {"pydantic", "yaml"}
 
-# By name: the module whose add_parser(subparsers) sets it up, and one line of help. Only the chosen
-# one is imported: doctor must run where what others need is missing.
+# By name: the module whose JOB, or else whose add_parser(subparsers), sets it up, and one line of
+# help. Only the chosen one is imported: doctor must run where what others need is missing.
 _COMMANDS = {
     "doctor": ("doctor.command", "say what would keep a run from working here, and what to do"),
     "run": (
@@ -64,7 +64,8 @@ def _run(argv: Sequence[str], chosen: str) -> int | None:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, (module, summary) in _COMMANDS.items():
         if name == chosen:
-            _import(name, module).add_parser(commands)
+            found = _import(name, module)
+            getattr(found, "JOB", found).add_parser(commands)
         else:
             commands.add_parser(name, help=summary)
     # argparse takes what follows -- for its own, in ways that differ between its versions.
