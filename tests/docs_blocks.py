@@ -10,7 +10,7 @@ What follows the language on a fence says how a block is tested:
 - ``bash``: runs, and ends well; ``bash exit 2`` ends with that code. ``bash cluster`` and
   ``bash install`` need what is not here: their syntax is checked. In all of them, the options of
   this project's own commands exist.
-- ``yaml job``, ``yaml convert`` and so on are settings of that job, checked as it checks them.
+- ``yaml train``, ``yaml convert`` and so on are settings of that job, checked as it checks them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from every_job import EVERY_JOB
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
 KINDS = {
     *("python", "python old", "python cluster", "python frameworks", "python tensorflow"),
     *("bash", "bash exit 2", "bash cluster", "bash install"),
-    *("yaml job", "yaml convert", "yaml score", "yaml tune"),
+    *(f"yaml {job.name}" for job in EVERY_JOB),
     "text",
 }
 _FENCED = re.compile(r"^```([^\n`]*)\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)

@@ -19,8 +19,8 @@ from sparkdl_runner.errors import ConfigError, LaunchError
 # A job imports these at once, and the extra jobs brings them. It checks the others itself.
 _JOBS_NEED = {"pydantic", "yaml"}
 
-# By name: the module whose add_parser(subparsers) sets it up, and one line of help. Only the chosen
-# one is imported: doctor must run where what others need is missing.
+# By name: the module whose JOB, or else whose add_parser(subparsers), sets it up, and one line of
+# help. Only the chosen one is imported: doctor must run where what others need is missing.
 _GROUPS = {
     "before anything else": {
         "doctor": ("doctor.command", "say what would keep a run from working here, and what to do"),
@@ -82,7 +82,8 @@ def _run(argv: Sequence[str], chosen: str) -> int | None:
     parser.add_argument("--version", action="version", version=sparkdl_runner.__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", help="one of these:")
     if chosen:
-        _import(chosen, _COMMANDS[chosen][0]).add_parser(commands)
+        found = _import(chosen, _COMMANDS[chosen][0])
+        getattr(found, "JOB", found).add_parser(commands)
     # argparse takes what follows -- for its own, in ways that differ between its versions.
     own = list(argv[: argv.index("--")] if "--" in argv else argv)
     arguments = parser.parse_args(own)

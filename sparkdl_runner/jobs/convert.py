@@ -98,4 +98,3 @@ JOB = Command(
     settings=ConvertSettings,
     run=run,
 )
-add_parser = JOB.add_parser

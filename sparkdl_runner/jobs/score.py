@@ -142,4 +142,3 @@ JOB = Command(
     settings=ScoreSettings,
     run=run,
 )
-add_parser = JOB.add_parser

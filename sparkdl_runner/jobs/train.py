@@ -106,4 +106,3 @@ JOB = Command(
     settings=TrainSettings,
     run=run,
 )
-add_parser = JOB.add_parser

@@ -44,4 +44,3 @@ JOB = Command(
     settings=TuneSettings,
     run=run,
 )
-add_parser = JOB.add_parser

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from every_job import EVERY_JOB
 from one_module import replace_in
 from sparkdl_runner.cli import command_line
 from sparkdl_runner.cli import main as cli
+from sparkdl_runner.cli.where import ENTRY
 from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError
-from sparkdl_runner.jobs import convert, score, train, tune
+from sparkdl_runner.jobs import train
 from sparkdl_runner.jobs.settings import Settings, command
 
 
@@ -156,9 +160,7 @@ def test_a_driver_whose_spark_submit_is_gone_ends(monkeypatch):
     assert watcher.daemon, "else it would keep a driver that is done from ending"
 
 
-@pytest.mark.parametrize(
-    "job", [convert.JOB, train.JOB, score.JOB, tune.JOB], ids=lambda job: job.name
-)
+@pytest.mark.parametrize("job", EVERY_JOB, ids=lambda job: job.name)
 def test_help_names_every_setting_and_the_exit_codes(capsys, job):
     with pytest.raises(SystemExit) as ended:
         command.main(job, ["--help"])
@@ -169,6 +171,13 @@ def test_help_names_every_setting_and_the_exit_codes(capsys, job):
         assert field.description, f"{name} needs a description"
     assert "exit codes:" in text
     assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("job", EVERY_JOB, ids=lambda job: job.name)
+def test_each_has_a_file_for_spark_submit_which_the_package_links(job):
+    file = Path(__file__).parents[3] / "jobs" / f"{job.name}.py"
+    assert f"sparkdl_runner.jobs.{job.name} import JOB" in file.read_text()
+    assert (ENTRY / file.name).readlink() == Path("../../..", "jobs", file.name)
 
 
 def test_the_command_of_all_commands(capsys):

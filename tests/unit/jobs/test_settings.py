@@ -16,9 +16,11 @@ from sparkdl_runner.jobs.settings import load
 from sparkdl_runner.jobs.settings.yaml_file import parse_value, read_yaml
 from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.jobs.tuning.settings import TuneSettings
+from sparkdl_runner.launch.backends import BACKENDS
 from sparkdl_runner.launch.config import RunConfig
 
 GOOD = {"example": "digits", "num_proc": 2}
+*KNOWN, LAST = map(repr, sorted(BACKENDS))
 
 
 def written(tmp_path: Path, text: str) -> str:
@@ -91,7 +93,7 @@ def test_flags_are_put_over_the_file_entry_by_entry(tmp_path):
         ({"num_proc": 2.5}, "num_proc is 2.5; it should be a valid integer."),
         ({"num_proc": True}, "num_proc is True; it should be a valid integer."),
         ({"num_proc": None}, "num_proc is None; it should be a valid integer."),
-        ({"backend": "mpi"}, "backend is 'mpi'; it should be 'horovod', 'tensorflow' or 'torch'."),
+        ({"backend": "mpi"}, f"backend is 'mpi'; it should be {', '.join(KNOWN)} or {LAST}."),
         (
             {"backend": "tensorflow"},
             "backend is tensorflow, and the example is one of torch: give backend torch or",
