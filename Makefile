@@ -118,8 +118,9 @@ system: $(LANE:%=system-%)  ## only whole programs and trainings: jobs, notebook
 compat: setup-classic  ## try Databricks' runtimes, other Pythons and MLflows; ONLY="python-3.13"
 	@conf/compat.sh $(ONLY)
 
-docs: setup-classic  ## write docs/reference from the docstrings
+docs: setup-classic  ## write docs/reference from the docstrings, and notebooks/*.ipynb
 	@.venv/bin/python docs/reference.py
+	@.venv/bin/python docs/notebooks.py
 
 lint: setup-classic  ## ruff and mypy, and pins that have moved
 	@sha256sum --check --status conf/pins-checked.sha256 || .venv/bin/python conf/check_pins.py
