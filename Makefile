@@ -129,8 +129,9 @@ system: $(LANE:%=system-%)  ## only whole programs and trainings: jobs, notebook
 compat: setup-classic  ## try Databricks' runtimes, other Pythons and MLflows; ONLY="python-3.13"
 	@conf/compat.sh $(ONLY)
 
-docs: setup-classic  ## write docs/reference from the docstrings
+docs: setup-classic  ## write docs/reference from the docstrings, and notebooks/*.ipynb
 	@.venv/bin/python docs/reference.py
+	@.venv/bin/python docs/notebooks.py
 
 # An environment of its own, since Sphinx and the lanes' tools want different versions of docutils.
 site: .venv-site/done  ## the documentation with search, in build/site/html; links that lead nowhere are errors; URL=https://…

@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 
 import nbformat
-from databricks_source import read_notebook
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from nbconvert.preprocessors import CoalesceStreamsPreprocessor
@@ -22,7 +21,7 @@ class Page:
     """A notebook that has run, and what its cells show.
 
     Args:
-        source: The notebook in Databricks' source format.
+        source: The notebook.
         folder: Where it runs.
 
     Attributes:
@@ -35,7 +34,7 @@ class Page:
 
     def __init__(self, source: Path, folder: Path) -> None:
         self.folder = folder
-        self.notebook = read_notebook(source)
+        self.notebook = nbformat.read(source, as_version=4)
         with tempfile.TemporaryDirectory(prefix="kernel-") as private:
             client = NotebookClient(
                 self.notebook,

@@ -11,7 +11,6 @@ from typing import Any
 
 import mlflow
 import pytest
-from databricks_source import CELL_MARK, HEADER, MAGIC, read_notebook
 from jupyter import Page
 
 from browser import Browser
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 NOTEBOOKS = {
     path.stem.partition("_")[0]: path
-    for path in sorted((Path(__file__).parents[3] / "notebooks").glob("*.py"))
+    for path in sorted((Path(__file__).parents[3] / "notebooks").glob("*.ipynb"))
 }
 each = pytest.mark.parametrize("number", NOTEBOOKS)
 
@@ -65,39 +64,6 @@ def models_of(folder: Path, run: Any) -> list[Any]:
 
 def number_after(words: str, text: str) -> float:
     return float(re.search(rf"{re.escape(words)}\s*([0-9.e+-]+)", text)[1])
-
-
-@each
-def test_it_is_in_databricks_source_format(number: str) -> None:
-    notebook = read_notebook(NOTEBOOKS[number])
-    kinds = [cell.cell_type for cell in notebook.cells]
-    assert kinds[0] == "markdown"
-    assert notebook.cells[0].source.startswith("# ")
-    assert kinds.count("code") >= 5
-    for cell in notebook.cells:
-        assert cell.source
-        if cell.cell_type == "code":
-            compile(cell.source, NOTEBOOKS[number].name, "exec")
-    source = NOTEBOOKS[number].read_text()
-    assert not re.findall(r"[\"'](/(?!Volumes/)\w+/[^\"']*)", source), "a path of some machine"
-    assert "dbutils" not in source
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("# Databricks\nprint(1)\n", "begins with"),
-        (f"{HEADER}\n{MAGIC} %sql\n{MAGIC} SELECT 1\n", "neither"),
-        (f"{HEADER}\n1\n\n{CELL_MARK}\n\n{MAGIC} %md\n{MAGIC} # Title\nprint(1)\n", "neither"),
-    ],
-)
-def test_what_databricks_would_read_differently_is_refused(
-    tmp_path: Path, text: str, complaint: str
-) -> None:
-    path = tmp_path / "notebook.py"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=complaint):
-        read_notebook(path)
 
 
 @pytest.mark.one_lane
