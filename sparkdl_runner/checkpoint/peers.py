@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.checkpoint.directory.retrying import may_pass, patiently
 from sparkdl_runner.checkpoint.directory.storage import Storage
-from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageError
+from sparkdl_runner.checkpoint.errors import (
+    CheckpointError,
+    CheckpointStorageError,
+    DamageError,
+    UnreadableError,
+)
 from sparkdl_runner.rank import world
 
 if TYPE_CHECKING:
@@ -237,3 +242,22 @@ def ask_rank_0(storage: Storage, peers: Peers, action: Callable[[], Any], proble
         kind = CheckpointStorageError if answer["may_pass"] else CheckpointError
         raise kind(f"Rank {peers.rank} on host {host()}: {problem} ({answer['error']}).") from cause
     return answer["value"]
+
+
+def read_on_rank_0(peers: Peers, read: Callable[[], bytes]) -> bytes:
+    """Reads a small file on rank 0 and returns it on all ranks; all of them must call it.
+
+    Raises:
+        DamageError: Rank 0 could not, for the reason that it found.
+    """
+    told = b""
+    if peers.rank == 0:
+        try:
+            told = b"+" + read()
+        except DamageError as problem:
+            sign = b"?" if isinstance(problem, UnreadableError) else b"-"
+            told = sign + str(problem).encode()
+    told = peers.broadcast(told)
+    if told[:1] == b"+":
+        return told[1:]
+    raise (UnreadableError if told[:1] == b"?" else DamageError)(told[1:].decode())

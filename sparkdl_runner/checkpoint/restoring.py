@@ -30,9 +30,8 @@ from sparkdl_runner.checkpoint.errors import (
     CheckpointStorageError,
     UnreadableError,
 )
-from sparkdl_runner.checkpoint.peers import Peers, ask_rank_0
+from sparkdl_runner.checkpoint.peers import Peers, ask_rank_0, read_on_rank_0
 from sparkdl_runner.checkpoint.read.host_reader import HostReader
-from sparkdl_runner.checkpoint.read.rank_0 import read_on_rank_0
 from sparkdl_runner.checkpoint.stateful import Stateful, state_name
 from sparkdl_runner.rank import resumable, world
 

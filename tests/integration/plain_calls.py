@@ -24,7 +24,7 @@ from mlflow.tracking._tracking_service.registry import TrackingStoreRegistry
 from sklearn.linear_model import LinearRegression
 
 from sparkdl_runner.tracking.models.flavor_arguments import taken_by
-from sparkdl_runner.tracking.rank.mlflow_import import prepare
+from sparkdl_runner.tracking.rank.rank_tracking import set_up_mlflow
 from sparkdl_runner.tracking.rank.recorder import Recorder
 from sparkdl_runner.tracking.rank_run import RankRun
 
@@ -154,7 +154,7 @@ def as_rank(
             # In a rank, nobody has used a store before.
             for registry in (TrackingStoreRegistry, ModelRegistryStoreRegistry):
                 registry._get_store_with_resolved_uri.cache_clear()
-            prepare(run, recorder)
+            set_up_mlflow(run, recorder)
             found = then()
             recorder.flush()
         except BaseException as error:

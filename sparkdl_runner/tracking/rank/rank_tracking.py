@@ -6,11 +6,12 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
+from sparkdl_runner.base.importing import when_imported
 from sparkdl_runner.rank import rank_facts
-from sparkdl_runner.tracking.rank import metrics
-from sparkdl_runner.tracking.rank.mlflow_import import prepare
+from sparkdl_runner.tracking.rank import metrics, other_ranks, rank_zero
 from sparkdl_runner.tracking.rank.recorder import Recorder, Send
 from sparkdl_runner.tracking.rank.step_trace import StepTrace
 from sparkdl_runner.tracking.rank_run import RankRun, artifacts_in
@@ -35,7 +36,7 @@ def begin(rank: int, run: Mapping[str, Any] | None, send: Send, *, trace_steps: 
     recorder = Recorder(rank, send, trace, run_id="" if run is None else str(run["run_id"]))
     if run is not None:
         recorder.start()
-        prepare(RankRun(**run), recorder)
+        set_up_mlflow(RankRun(**run), recorder)
     metrics.use(recorder)
 
     def report() -> None:
@@ -45,6 +46,21 @@ def begin(rank: int, run: Mapping[str, Any] | None, send: Send, *, trace_steps: 
     rank_facts.send_by(report)
     report()  # Once all ranks have reported, the driver prints that they started.
     return recorder
+
+
+def set_up_mlflow(run: RankRun, recorder: Recorder) -> None:
+    """Sets MLflow up when it is imported, and not before: rank 0's calls go to ``recorder``.
+
+    Importing it takes seconds, and many functions never do.
+    """
+
+    def set_up(_: ModuleType) -> None:
+        if run.rank == 0:
+            rank_zero.set_up(run, recorder)
+        else:
+            other_ranks.set_up(run)
+
+    when_imported("mlflow", set_up)
 
 
 def _visible_gpus() -> int:
