@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparkdl_runner.base.redaction import LONGEST_SHAPE_BYTES, Redactor
+from sparkdl_runner.launch.agent import output_relay
 from sparkdl_runner.launch.agent.output_relay import MAX_LINE_CHARACTERS, TAIL_LINES, OutputRelay
 from sparkdl_runner.launch.agent.rank_log import RankLog
 
@@ -193,14 +194,22 @@ def test_one_that_has_ended_is_not_shown_for_longer(log: RankLog) -> None:
     assert looks.shown[2:] == [(1.2, "next one"), (1.2, "")]
 
 
-def test_a_line_that_is_printed_word_by_word_is_shown_once_it_pauses(log: RankLog) -> None:
+def test_a_line_that_is_printed_word_by_word_is_shown_once_it_is_whole(
+    log: RankLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output_relay, "OUTPUT_POLL_MILLISECONDS", 120_000)
     looks = Looks(log)
-    for number in range(200):
-        os.write(looks._input, b"word ")
-        if number % 2:
-            os.write(looks._input, b"\n")
-    looks.wait_for(lambda: len(looks.lines) == 100)
+    for word in (b"one ", b"two ", b"three\n"):
+        os.write(looks._input, word)
+        assert looks._seen.acquire(timeout=120)
+    looks.end()
+    log.close()
     assert looks.shown == []
+    assert looks.lines == ["one two three"]
+
+
+def test_a_line_that_pauses_is_shown(log: RankLog) -> None:
+    looks = Looks(log)
     os.write(looks._input, b"Loading ...")
     looks.wait_for(lambda: looks.shown == [(0.0, "Loading ...")])
     looks.end()
