@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -27,6 +28,8 @@ FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parent / "tests"))
 EPOCHS, STEPS = 4, 20
 WIDTH, HEIGHT = 1250, 1000
+SETTLE_SECONDS = 2
+ASSISTANT = '[data-component-id="mlflow.assistant.chat_panel.close"]'
 # MLflow 3 opens as for language models.
 MODEL_TRAINING = """
 [...document.querySelectorAll('*')].filter(
@@ -36,11 +39,12 @@ MODEL_TRAINING = """
 SEARCH = """
 function: mlflow_pages:train
 num_proc: -2
-mlflow: {{experiment: digits, run_name: learning rates, tracking_uri: "{uri}"}}
+mlflow: {{experiment: digits, tracking_uri: "{uri}"}}
 hyperparameters: {{epochs: 2}}
 checkpoint_url: {folder}
 tune:
   metric: loss
+  direction: minimize
   trials: 3
   sampler: {{class: optuna.samplers:RandomSampler, seed: 7}}
   search_space: {{lr: {{low: 0.01, high: 0.5, log: true}}, layers: {{choices: [1, 2]}}}}
@@ -71,7 +75,7 @@ def train(
     with CheckpointManager(checkpoint_url, every_steps=STEPS) as checkpoints:
         restored = checkpoints.restore(model, optimizer)
         for step in range(restored.step + 1 if restored else 1, epochs * STEPS + 1):
-            rows = torch.arange(step, step + 1760, 20)[world.rank :: world.size]
+            rows = torch.arange(step, step + 1700, 20)[world.rank :: world.size]
             loss = torch.nn.functional.cross_entropy(model(pixels[rows].float() / 16), labels[rows])
             optimizer.zero_grad()
             loss.backward()
@@ -120,7 +124,7 @@ def tuned(uri: str, folder: Path) -> str:
     subprocess.run(command, check=True, cwd=FOLDER)
     client = mlflow.MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("digits")
-    named = "attributes.run_name = 'learning rates'"
+    named = "attributes.run_name = 'tune train-1'"
     return str(client.search_runs([experiment.experiment_id], named)[0].info.run_id)
 
 
@@ -135,6 +139,7 @@ def estimated(uri: str) -> str | None:
 
     from sparkdl_runner.estimator import TorchEstimator
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     mlflow.set_tracking_uri(uri)
     mlflow.set_experiment("digits")
     spark = SparkSession.builder.master("local[2]").getOrCreate()
@@ -184,33 +189,35 @@ def server(folder: Path) -> Iterator[str]:
 
 def main(wanted: list[str]) -> None:
     """Makes the pictures whose names are given; all of them if none is."""
-    import mlflow
-    from PIL import Image
-
     from browser import Browser
 
     folder = Path(tempfile.mkdtemp())
-    with server(folder) as url:
-        made = {
-            name: run() for name, run in runs(url, folder).items() if name in wanted or not wanted
-        }
-        experiment = mlflow.MlflowClient(tracking_uri=url).get_experiment_by_name("digits")
-        pages = {f"mlflow-{name}": f"/runs/{run_id}" for name, run_id in made.items()}
-        browser = Browser(folder, width=WIDTH, height=HEIGHT)
-        try:
+    browser = Browser(folder, width=WIDTH, height=HEIGHT)
+    try:
+        with server(folder) as url:
             browser.open(url)
             browser.wait_for("Model training")
             browser.run(MODEL_TRAINING)
-            for name, place in {**pages, "mlflow-runs": "/runs"}.items():
-                browser.open(f"{url}/#/experiments/{experiment.experiment_id}{place}")
-                browser.wait_for("Overview" if "/runs/" in place else "Run Name")
-                time.sleep(3)
-                browser.click_if_there('[data-component-id="mlflow.assistant.chat_panel.close"]')
-                time.sleep(1)
-                picture = Image.open(browser.picture(name)).convert("RGB").quantize(64)
-                picture.save(FOLDER / f"{name}.png", optimize=True)
-        finally:
-            browser.close()
+            for name, run in runs(url, folder).items():
+                if name in wanted or not wanted:
+                    look(browser, f"{url}/#/experiments/1/runs/{run()}", "Overview", name)
+            look(browser, f"{url}/#/experiments/1/runs", "Run Name", "runs")
+    finally:
+        browser.close()
+        shutil.rmtree(folder)
+
+
+def look(browser: Any, page: str, words: str, name: str) -> None:
+    """Makes a picture of a page that shows some words."""
+    from PIL import Image
+
+    browser.open(page)
+    browser.wait_for(words)
+    time.sleep(SETTLE_SECONDS)
+    browser.click_if_there(ASSISTANT)
+    time.sleep(SETTLE_SECONDS)
+    picture = Image.open(browser.picture(name)).convert("RGB").quantize(64)
+    picture.save(FOLDER / f"mlflow-{name}.png", optimize=True)
 
 
 if __name__ == "__main__":

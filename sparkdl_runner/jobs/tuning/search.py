@@ -25,7 +25,9 @@ from sparkdl_runner.launch.driver.calls.spares import SPARE_SECONDS
 from sparkdl_runner.launch.driver.spark import slots
 from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.tracking.entries import HIDDEN
-from sparkdl_runner.tracking.run.opening.store import make_default_store
+from sparkdl_runner.tracking.run.opening.notebook_source import SOURCE_TAG
+from sparkdl_runner.tracking.run.opening.run_name import RunName
+from sparkdl_runner.tracking.run.opening.store import make_default_store, open_store
 from sparkdl_runner.tracking.run.parameters_and_tags import tell_best
 from sparkdl_runner.tracking.settings import Tracking
 from sparkdl_runner.training.description.described import pairs
@@ -87,7 +89,15 @@ class Search:
         if earlier is not None:
             mlflow.start_run(run_id=earlier)
         else:
-            mlflow.start_run(run_name=tracking.run_name, tags=dict(tracking.tags))
+            of_work = self._training.work.run_name
+            name = RunName(text=f"tune {of_work.text}" if of_work is not None else "tune")
+            source = (
+                {} if of_work is None or of_work.source is None else {SOURCE_TAG: of_work.source}
+            )
+            mlflow.start_run(
+                run_name=tracking.run_name or name.in_store(open_store(tracking)),
+                tags={**source, **tracking.tags},
+            )
             mlflow.log_params({"metric": search.metric, "direction": search.direction})
         active = mlflow.active_run()
         assert active is not None  # noqa: S101
