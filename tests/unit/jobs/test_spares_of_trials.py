@@ -35,7 +35,7 @@ def test_a_trial_leaves_spares_unless_the_settings_say_otherwise(monkeypatch, ru
         _running=set(),
         _training=Training(
             settings=settings,
-            work=SimpleNamespace(main=print, arguments=lambda given: {}),
+            work=SimpleNamespace(main=print, arguments=lambda given: {}, run_name=None),
             data={},
             spark=None,
             resumed_url=None,
