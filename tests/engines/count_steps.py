@@ -69,6 +69,7 @@ if __name__ == "__main__":
     parser.add_argument("--experiment", required=True)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--backend", default="torch")
+    parser.add_argument("--name")
     parser.add_argument("--hoard-mb", type=int, default=0)
     parser.add_argument("--max-restarts", type=int, default=2)
     parser.add_argument("--slot-wait-seconds", type=float, default=60.0)
@@ -79,6 +80,7 @@ if __name__ == "__main__":
         max_restarts=options.max_restarts,
         slot_wait_seconds=options.slot_wait_seconds,
         tracking=tracking,
+        name=options.name,
     )
     runner = DistributedRunner(num_proc=2, backend=options.backend, run_config=config)
     first = runner.run(

@@ -25,6 +25,7 @@ from system.packed_forms import pack_environment
 quick_java.use()
 pytestmark = [pytest.mark.one_lane, pytest.mark.timeout(900)]
 COUNT_STEPS = str(Path(__file__).with_name("count_steps.py"))
+DRIVER_OF_CLUSTER_MODE = "org.apache.spark.deploy.yarn.ApplicationMaster"
 MASTER = "org.apache.spark.deploy.yarn.ExecutorLauncher"
 EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
 WORKER = "sparkdl_runner.launch.worker"
@@ -345,6 +346,41 @@ def test_all_ends_with_the_driver(yarn, server, tmp_path):
         for _, process in yarn.processes("org.apache.spark.deploy.SparkSubmit"):
             process.kill()
         assert nothing_is_left(yarn)
+
+
+def test_who_submits_again_under_its_name_goes_on_in_the_same_run(
+    yarn, server, store, tmp_path, report
+):
+    """In cluster mode the driver is a container, and YARN is told not to start it again."""
+    job = [COUNT_STEPS, "--folder", f"file://{tmp_path}/checkpoints", "--name", "counting"]
+    job += ["--tracking-uri", server, "--experiment", "named", "--steps", "100"]
+    settings = {**JARS_OF_HOSTS, "spark.yarn.maxAppAttempts": "1"}
+    with Submission(yarn, tmp_path / "1", job, mode="cluster", settings=settings) as submission:
+        submission.wait_until(lambda: 25 in counted(store, "named"), "step 25")
+        for _, process in yarn.processes(DRIVER_OF_CLUSTER_MODE):
+            process.kill()
+        assert submission.wait() != 0
+    assert nothing_is_left(yarn)
+    begun_at = time.monotonic()
+    with Submission(yarn, tmp_path / "2", job, mode="cluster", settings=settings) as submission:
+        assert submission.wait() == 0, submission.output[-6000:]
+    report(f"submitted again, it was done after {time.monotonic() - begun_at:.0f} s")
+    (run,) = runs_of(store, "named")
+    assert run.info.status == "FINISHED"
+    steps = counted(store, "named")
+    assert set(steps) == set(range(1, 101))
+    assert steps.count(1) == steps.count(20) == 1, "it went on from its last checkpoint"
+
+
+def counted(store: str, experiment: str) -> list[int]:
+    """The steps that the only run of an experiment has logged."""
+    client = mlflow.MlflowClient(tracking_uri=store)
+    if client.get_experiment_by_name(experiment) is None:
+        return []
+    found = [
+        client.get_metric_history(one.info.run_id, "counted") for one in runs_of(store, experiment)
+    ]
+    return sorted(one.step for history in found for one in history)
 
 
 # ---- what is refused ----------------------------------------------------------------------------
