@@ -37,6 +37,7 @@ RUN = {
 }
 ANSWERS: dict[str, dict[str, Any]] = {
     "experiments/get-by-name": {"experiment": {"experiment_id": "1", "lifecycle_stage": "active"}},
+    "runs/search": {"runs": []},
     "runs/create": RUN,
     "runs/get": RUN,
     "runs/update": {"run_info": RUN["run"]["info"]},
@@ -139,6 +140,7 @@ def refusal_of(server: HangingServer, **options: Any) -> str:
     ("hangs_at", "options", "asked_to"),
     [
         ("experiments/get-by-name", {"experiment": "x"}, "find experiment 'x'"),
+        ("runs/search", {"experiment": "x"}, "count the runs of experiment 1"),
         ("runs/create", {"experiment": "x"}, "make a run in experiment 1"),
         ("runs/get", {"run_id": RUN_ID}, f"resume run {RUN_ID}"),
         ("runs/update", {"run_id": RUN_ID}, f"resume run {RUN_ID}"),

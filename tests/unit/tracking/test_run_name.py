@@ -16,7 +16,7 @@ from sparkdl_runner.tracking.run.opening.notebook_source import notebook_tags
 from sparkdl_runner.tracking.run.opening.opened import open_run
 from sparkdl_runner.tracking.run.opening.run_name import RunName
 
-pytest.importorskip("mlflow")
+mlflow = pytest.importorskip("mlflow")
 
 KERNEL = {"mlflow.source.name": "/opt/ipykernel_launcher.py", "mlflow.source.type": "LOCAL"}
 
@@ -42,6 +42,16 @@ def test_runs_of_a_function_are_numbered_in_their_experiment(store: str) -> None
     # To a filter, the underscore is any sign.
     assert names("a", "fitXone", "fitXone", "fit_one") == ["fitXone-1", "fitXone-2", "fit_one-2"]
     assert names("a", """'b"c""", "train-3", "train") == ["""'bc-1""", "train-3-1", "train-4"]
+
+
+def test_a_server_that_lists_no_runs_makes_one_all_the_same(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise mlflow.MlflowException("PERMISSION_DENIED")
+
+    monkeypatch.setattr(mlflow.MlflowClient, "search_runs", refuse)
+    assert opened(store, "no list", RunName(text="train")).info.run_name == "train-1"
 
 
 def test_the_users_name_is_the_name_and_values_need_no_number(store: str) -> None:

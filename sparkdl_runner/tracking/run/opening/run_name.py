@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from sparkdl_runner.base.redaction import Redactor
 from sparkdl_runner.tracking.run.opening.store import Store
@@ -35,22 +37,31 @@ class RunName:
             store: Where the run will be made. Its experiment's runs are counted.
 
         Raises:
-            LaunchError: MLflow refuses, or does not answer.
+            LaunchError: MLflow does not answer.
         """
         if not self.is_numbered:
             return self.text
         # A filter cannot hold both.
         quotation = '"' if "'" in self.text else "'"
         base = self.text.replace(quotation, "")
-        search = partial(
-            store.client.search_runs,
-            [store.experiment_id],
-            f"attributes.run_name LIKE {quotation}{base}-%{quotation}",
-            max_results=_NEWEST,
-            order_by=_NEWEST_FIRST,
+        wanted = f"attributes.run_name LIKE {quotation}{base}-%{quotation}"
+        runs = store.call(
+            partial(_newest, store, wanted), f"count the runs of experiment {store.experiment_id}"
         )
-        runs = store.call(search, f"count the runs of experiment {store.experiment_id}")
         # Signs such as ``_`` stand for any in the filter.
         numbered = re.compile(re.escape(base) + r"-(\d{1,9})")
         found = (numbered.fullmatch(run.info.run_name or "") for run in runs)
         return f"{base}-{max((int(one[1]) for one in found if one), default=0) + 1}"
+
+
+def _newest(store: Store, wanted: str) -> Sequence[Any]:
+    """The newest runs of a filter. A number is all that needs them: where MLflow refuses, none."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        found: Sequence[Any] = store.client.search_runs(
+            [store.experiment_id], wanted, max_results=_NEWEST, order_by=_NEWEST_FIRST
+        )
+    except MlflowException:
+        return []
+    return found
