@@ -249,6 +249,8 @@ class Kubernetes:
 
     def _wait_for_nodes(self) -> None:
         def are_ready() -> bool:
+            for node in self.nodes.values():
+                node.keep_kubelet()
             ready = [
                 condition["status"]
                 for one in self.get("nodes")
@@ -335,12 +337,20 @@ class Node:
             },
         }
         config.write_text(json.dumps(settings))
-        self.machine.start(
-            f"{self.name}-kubelet",
+        self._kubelet_command = [
             *(program, "kubelet", f"--kubeconfig={self._cluster}/kubeconfig"),
             *(f"--config={config}", f"--root-dir={self.folder}/kubelet"),
             *(f"--hostname-override={self.name}", f"--node-ip={address}"),
-        )
+        ]
+        self._start_kubelet()
+
+    def _start_kubelet(self) -> None:
+        self._kubelet = self.machine.start(f"{self.name}-kubelet", *self._kubelet_command)
+
+    def keep_kubelet(self) -> None:
+        """Starts the kubelet again if it has ended, as an init system does: its start may fail."""
+        if self._kubelet.poll() is not None:
+            self._start_kubelet()
 
     def start_containerd(self, store: Path | None = None) -> None:
         """Starts containerd on a copy of a store of images, or an empty one."""

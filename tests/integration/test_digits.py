@@ -93,7 +93,7 @@ def check_run(summary: dict[str, Any]) -> None:
     page = client.get_logged_model(output.model_id)
     assert page.params["epochs"] == str(EPOCHS)
     assert {one.key: one.value for one in page.metrics}["accuracy"] == accuracy
-    assert page.tags["mlflow.source.name"].endswith("train.py")
+    assert page.tags["mlflow.source.name"] == "sparkdl_runner.examples.digits", "its function"
     assert {"sparkdl_runner.data.train_data", "sparkdl_runner.data.test_data"} <= page.tags.keys()
     model_uri = f"models:/{output.model_id}"
     mlflow.set_tracking_uri(summary["tracking_uri"])

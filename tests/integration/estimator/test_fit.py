@@ -73,7 +73,7 @@ def test_a_fit_is_an_mlflow_run_with_its_settings_and_deletes_its_conversion(
         "optimizer.lr": "0.5",
         "loss": "cross_entropy",
         "epochs": "2",
-        "batch_size": "8",
+        "batch_size_per_rank": "8",
         "validation": "0.25",
     }
     assert {name: run.data.params.get(name) for name in wanted} == wanted

@@ -299,7 +299,7 @@ def test_a_search_is_a_run_with_a_run_for_each_trial(
     assert parent.data.tags["sparkdl_runner.best_run_id"] in {run.info.run_id for run in trials}
     by_x = {run.data.params["x"]: run.info.status for run in trials}
     assert by_x.get("4", "FAILED") == "FAILED"
-    space = json.loads(parent.data.tags["sparkdl_runner.search_space"])
+    space = json.loads(parent.data.tags["mlflow.sparkdl_runner.search_space"])
     assert space == {"x": {"choices": [0, 1, 4]}}
 
 

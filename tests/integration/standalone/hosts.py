@@ -46,6 +46,18 @@ class Hosts:
     """
 
     def __init__(self) -> None:
+        # A busy kernel has once refused a pair of interfaces that it gave a moment later.
+        for is_last in (False, True):
+            try:
+                self._make()
+                return
+            except subprocess.CalledProcessError as error:
+                self.close()
+                error.add_note(error.stderr)
+                if is_last:
+                    raise
+
+    def _make(self) -> None:
         self.bridge, number = _new_bridge()
         self.driver = f"10.203.{number}.1"
         self.names = (f"sdl{number}a", f"sdl{number}b")
