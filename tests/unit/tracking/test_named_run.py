@@ -237,7 +237,7 @@ def test_a_driver_elsewhere_that_is_not_heard_of_has_lost_the_run(
     take(client, run_id, elsewhere)
     assert found(store, "silent").run_id == run_id
     said = capsys.readouterr().out
-    assert said.count("'silent' is held by the driver with process id 12 on host far") == 1
+    assert said.count("'silent' is held: the driver with process id 12 on host far") == 1
 
     def renewed(seconds: float) -> None:
         take(client, run_id, elsewhere, at=2e9)

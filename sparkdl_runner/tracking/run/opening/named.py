@@ -205,7 +205,7 @@ class NamedRun:
             if first_alive_at is None:
                 first_alive_at = alive_at
                 _tell(
-                    f"the training {self.name!r} is held by {holder}. If it does not show itself, "
+                    f"the training {self.name!r} is held: {holder}. If it does not show itself, "
                     f"it is over {holder.seconds:g} s after that, and this one goes on."
                 )
             time.sleep(holder.renew_seconds / 10)
@@ -226,7 +226,7 @@ class NamedRun:
             holder = self.lease.wait_for_sign(
                 other.data.tags,
                 partial(self._tags_of, other.info.run_id),
-                lambda holder: _tell(f"an earlier run of {self.name!r} is held by {holder}."),
+                lambda holder: _tell(f"an earlier run of {self.name!r} is held: {holder}."),
             )
             if holder is not None:
                 delete = partial(self._store.client.delete_run, own.run_id)

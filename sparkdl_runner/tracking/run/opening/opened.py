@@ -174,7 +174,7 @@ def resume(client: Any, call: ServerCalls, run_id: str, lease: Lease) -> Opened:
 
 def _tell_wait(run_id: str, holder: Holder) -> None:
     tell(
-        f"MLflow run {run_id} is held by {holder}. If it does not show itself for "
+        f"MLflow run {run_id} is held: {holder}. If it does not show itself for "
         f"{holder.seconds:g} s, it is taken for lost, and this one goes on.",
         sys.stdout,
     )
