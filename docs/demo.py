@@ -42,6 +42,10 @@ COLOURS = (
 OTHER_COLOUR = "#8b949e"
 
 
+# How a terminal is told to erase, move and colour. A picture needs none of it.
+_CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
 class Line(NamedTuple):
     """One row of the screen."""
 
@@ -85,7 +89,7 @@ def lines_of(cast: str) -> list[Line]:
     rest = ""
     for second, _, output in events:
         *complete, rest = (rest + output).replace("\r\n", "\n").split("\n")
-        whole += [(second, text.rpartition("\r")[2]) for text in complete]
+        whole += [(second, _CONTROL.sub("", text.rpartition("\r")[2])) for text in complete]
     found = []
     for second, text in whole:
         colour = next((hue for sign, hue in COLOURS if re.search(sign, text)), OTHER_COLOUR)

@@ -34,7 +34,7 @@ def test_every_line_is_shown() -> None:
     recorded = "".join(json.loads(line)[2] for line in CAST.splitlines()[1:])
     texts = ElementTree.fromstring(PICTURE.read_text()).iter("{http://www.w3.org/2000/svg}text")
     shown = "".join(text.text or "" for text in texts if text.get("class") != "time")
-    assert shown == "$ make demo CHAOS=1" + recorded.replace("\r\n", "")
+    assert shown == "$ make demo CHAOS=1" + recorded.replace("\r\n", "").replace("\x1b[K", "")
 
 
 def test_it_shows_a_death_and_a_training_that_goes_on() -> None:
@@ -46,7 +46,11 @@ def test_it_shows_a_death_and_a_training_that_goes_on() -> None:
 def test_lines_that_are_too_long_go_on_below_and_waits_are_cut(demo: ModuleType) -> None:
     header = json.dumps({"version": 2})
     long = "x" * (demo.COLUMNS + 1)
-    events = [[1.0, "o", "fir"], [90.0, "o", f"st\r\n{long}\r\n"], [90.5, "o", "0%\r100%\r\n"]]
+    events = [
+        [1.0, "o", "fir"],
+        [90.0, "o", f"st\r\n{long}\r\n"],
+        [90.5, "o", "0%\r\x1b[K100%\r\n"],
+    ]
     lines = demo.lines_of("\n".join((header, *map(json.dumps, events))))
     assert [line.text for line in lines[1:]] == ["first", "x" * demo.COLUMNS, "x", "100%"]
     assert [line.second for line in lines[1:]] == [90.0, 90.0, 90.0, 90.5]
