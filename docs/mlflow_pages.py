@@ -95,12 +95,12 @@ def train(
 
 
 def runs(uri: str, folder: Path) -> dict[str, Callable[[], str | None]]:
-    """What to run for each picture; each returns the id of its MLflow run."""
+    """For each picture, the function that makes its MLflow run and returns the run's id."""
 
     def call(ends: str = "", **settings: Any) -> str | None:
         tracking = Tracking(tracking_uri=uri, experiment="digits")
         config = RunConfig(tracking=tracking, restart_backoff_seconds=0, **settings)
-        runner = DistributedRunner(num_proc=-2, config=config)
+        runner = DistributedRunner(num_proc=-2, run_config=config)
         with suppress(RunnerError):
             runner.run(train, checkpoint_url=tempfile.mkdtemp(dir=folder), ends=ends)
         return runner.mlflow_run_id

@@ -11,8 +11,12 @@ def in_notebook() -> bool:
     if "dbruntime" in sys.modules:
         return True
     # Spark 4 imports ipykernel by itself; only in a kernel is there a shell that has one.
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return hasattr(shell, "kernel")
+    return hasattr(ipython_shell(), "kernel")
+
+
+def ipython_shell() -> Any:
+    """IPython's shell of this process; None if IPython does not run here."""
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 
 def show_in_cell(content: dict[str, Any], **how: Any) -> Any:

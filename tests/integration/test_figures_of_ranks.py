@@ -44,7 +44,7 @@ def test_a_figure_that_rank_0_shows_is_kept(
     runner = DistributedRunner(
         num_proc=-2,
         backend=backend,
-        config=RunConfig(tracking=False, require_collectives=False, environment={}),
+        run_config=RunConfig(tracking=False, require_collectives=False, environment={}),
     )
     runner.reports = [files]
     # As matplotlib documents: a window that show() has shown is closed after it.

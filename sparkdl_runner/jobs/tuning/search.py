@@ -282,7 +282,7 @@ class Search:
 
 
 def name_of(trial: Any) -> str:
-    """What a trial is called; its MLflow run's name ends so, after the values drawn."""
+    """A trial's name. Its MLflow run has it at the end of its own, after the values drawn."""
     return f"trial {trial.number}"
 
 

@@ -14,7 +14,7 @@ _BELOW = re.compile(rb"(\n+)([^\n\x1b]*)((?:\x1b\[A)+)")
 
 
 def current_state(line: bytes) -> bytes:
-    """What is seen of a line that has not ended; empty where blanks have erased it."""
+    """The last state of a line that has not ended; empty if blanks have erased it."""
     state = line.rstrip(b"\r").rpartition(b"\r")[2]
     return state if state.strip() else b""
 

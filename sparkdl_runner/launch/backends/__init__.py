@@ -70,9 +70,9 @@ class Backend(ABC):
     join_call: str
     """How user code joins its peers, as it is written."""
     joins: tuple[str, str]
-    """What that call leads to: a module, and a function or a class's method in it."""
+    """The function that this call reaches: its module, and its name or ``Class.method``."""
     join_functions: tuple[tuple[str, str], ...]
-    """Where it waits for its peers: the end of a file's path, and a function in it."""
+    """Where a rank waits for its peers: the end of a file's path, and the function there."""
     waiting_in: tuple[str, ...]
     """Parts of the paths of files in which a rank waits for its peers."""
     may_wait_in: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ class FigureManager(FigureManagerBase):
 
 
 class FigureCanvas(FigureCanvasAgg):
-    """What a figure is drawn on."""
+    """Agg's canvas, with the manager that sends figures."""
 
     manager_class = FigureManager
 

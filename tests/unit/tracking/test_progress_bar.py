@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import sys
 import types
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from screen import Screen
 from sparkdl_runner.rank.world import Peer, World, assign_ranks
 from sparkdl_runner.tracking.report import progress_bar
 from sparkdl_runner.tracking.report.progress_bar import ProgressBar, is_watched
@@ -33,17 +33,6 @@ def report(step: int, *, steps: int, seconds: float, **latest: float) -> dict[st
         "running_seconds": seconds,
         "latest": latest,
     }
-
-
-class Screen(io.StringIO):
-    """A terminal, or a notebook's output."""
-
-    def isatty(self) -> bool:
-        return True
-
-    def lines(self) -> list[str]:
-        """What is seen: a line that was written over is gone."""
-        return [line.rpartition("\r")[2].rstrip() for line in self.getvalue().split("\n")]
 
 
 @pytest.fixture(autouse=True)

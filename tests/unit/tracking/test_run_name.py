@@ -1,4 +1,4 @@
-"""What a run is called that nobody has named, and which program is its source."""
+"""The name of a run that has none from its user, and the program that is its source."""
 
 from __future__ import annotations
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
+
+from sparkdl_runner.base.notebook import ipython_shell
 
 SOURCE_TAG, SOURCE_TYPE_TAG = "mlflow.source.name", "mlflow.source.type"
 _LAUNCHER = "ipykernel_launcher.py"
@@ -18,8 +19,7 @@ def notebook_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """
     if os.path.basename(tags.get(SOURCE_TAG, "")) != _LAUNCHER:
         return {}
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    of_editor = getattr(shell, "user_ns", {}).get("__vsc_ipynb_file__")
+    of_editor = getattr(ipython_shell(), "user_ns", {}).get("__vsc_ipynb_file__")
     # Jupyter's servers say it to their kernels.
     path = of_editor or os.environ.get("JPY_SESSION_NAME")
     named = {SOURCE_TAG: os.path.basename(path)} if path else {}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from screen import Screen
 from sparkdl_runner.launch.driver import live_line
 from sparkdl_runner.launch.driver.live_line import LiveLine
 from sparkdl_runner.launch.wire.rank_lines import write_lines
@@ -21,15 +22,6 @@ WORLD, OTHER = assign_ranks(
     ],
     backend="torch",
 ).values()
-
-
-class Screen(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-    def lines(self) -> list[str]:
-        """What is seen: a line that was written over is gone."""
-        return [line.rpartition("\r")[2].rstrip() for line in self.getvalue().split("\n")]
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Which figures a rank sends, and how large."""
+"""Rank 0 sends the figures that it shows, and no picture is larger than a frame."""
 
 from __future__ import annotations
 
