@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl_runner.base.nearest import nearest
+from sparkdl_runner.base.parsing import undisturbed
 from sparkdl_runner.errors import LaunchError, ScriptExitedError
 from sparkdl_runner.launch.script.folder import Archive, megabytes, read_folder
 from sparkdl_runner.launch.script.launchers import refuse_launchers
@@ -93,7 +94,8 @@ class Script:
         """Whether the script's own file imports a package."""
         if not self.file:
             return False
-        found = list(ast.walk(ast.parse(Path(self.file).read_bytes())))
+        tree = undisturbed(lambda: ast.parse(Path(self.file).read_bytes()))
+        found = list(ast.walk(tree))
         names = [one.module or "" for one in found if isinstance(one, ast.ImportFrom)]
         names += [name.name for one in found if isinstance(one, ast.Import) for name in one.names]
         return any(name.partition(".")[0] == package for name in names)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from sparkdl_runner.base.parsing import undisturbed
 from sparkdl_runner.launch.driver.calls.ingredients import functions_of
 from sparkdl_runner.launch.script.script import Script
 
@@ -46,14 +47,18 @@ def _sources(
 ) -> Iterator[tuple[ast.AST, Mapping[str, Any]]]:
     """The source of all functions of the call, each with the values of its names."""
     if isinstance(main, Script):
-        yield ast.parse(Path(main.file).read_bytes()), {}
+        yield _parsed(Path(main.file).read_bytes()), {}
         return
     for number, function in enumerate(functions_of(main)):
         enclosing = inspect.getclosurevars(function)
         parameters = inspect.signature(function).parameters.values()
         given = {one.name: one.default for one in parameters} | ({} if number else dict(arguments))
         known = {**enclosing.globals, **enclosing.nonlocals, **given}
-        yield ast.parse(textwrap.dedent(inspect.getsource(function))), known
+        yield _parsed(textwrap.dedent(inspect.getsource(function))), known
+
+
+def _parsed(source: str | bytes) -> ast.AST:
+    return undisturbed(lambda: ast.parse(source))
 
 
 def _assigned(tree: ast.AST) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from sparkdl_runner.base.parsing import undisturbed
 from sparkdl_runner.base.redaction import Redactor, secrets_of
 from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.errors import LaunchError
@@ -53,7 +54,8 @@ class Work:
         named = main if hasattr(main, "__qualname__") else type(main)
         code = None
         with suppress(OSError, TypeError):
-            code = hashlib.sha256(inspect.getsource(named).encode()).hexdigest()[:16]
+            source = undisturbed(lambda: inspect.getsource(named))
+            code = hashlib.sha256(source.encode()).hexdigest()[:16]
         return cls(function=f"{named.__module__}.{named.__qualname__}", code=code)
 
 
