@@ -15,7 +15,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ import numpy.typing as npt
 from pyarrow import fs
 
 from sparkdl_runner.base.filesystem import StorageOptions, join_url, open_filesystem, redact
+from sparkdl_runner.base.this_host import boot_id, namespace
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.files import Files, pack, unpack
 from sparkdl_runner.data.dataset.manifest import Manifest
@@ -173,8 +173,5 @@ def owner_and_time(found: os.stat_result) -> tuple[int, int]:
 @cache
 def _this_host() -> str | None:
     """This boot of this host and this process's user namespace; None if unknown."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/user')}"
-    except OSError:
-        return None
+    booted, users = boot_id(), namespace("user")
+    return f"{booted} {users}" if booted and users else None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+from sparkdl_runner.base.cores import usable_cores
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.agent.host.other_users import check_host_is_not_shared
 from sparkdl_runner.launch.agent.rank_log import RankLog, rank_log
@@ -180,7 +180,7 @@ class LocalGang(Gang):
 
     def _environment(self) -> dict[str, str]:
         return worker_environment(
-            threads=max(1, len(os.sched_getaffinity(0)) // self.num_proc),
+            threads=max(1, usable_cores() // self.num_proc),
             variables=self.attempt.variables,
         )
 
@@ -220,7 +220,7 @@ def check_cores(num_proc: int, *, per_core: int, reason: str, instead: str) -> N
     Raises:
         LaunchError: They are too many.
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     if num_proc > per_core * cores:
         raise LaunchError(
             f"{num_proc} ranks are too many for the {cores} {'core' if cores == 1 else 'cores'} of "
