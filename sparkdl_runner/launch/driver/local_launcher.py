@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 import socket
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from sparkdl_runner.base.cores import usable_cores
+from sparkdl_runner.base.processes import HAS_PROC
+from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.agent.host.other_users import check_host_is_not_shared
 from sparkdl_runner.launch.agent.rank_log import RankLog, rank_log
@@ -63,6 +66,8 @@ class LocalLauncher:
         self, attempt: AttemptSpec, reports: Sequence[Reports], stop: StopRequest
     ) -> list[Outcome]:
         """See ``Launcher.run``."""
+        if not HAS_PROC:
+            _tell_what_is_missing()
         gang = LocalGang(attempt, self._num_proc, reports)
         with stop.told_to(gang.request_stop, gang.interrupt):
             ends = gang.run()
@@ -206,6 +211,16 @@ class LocalGang(Gang):
             return supervise(worker, envelope, self, log)
         finally:
             self.watch.ended(envelope.world)
+
+
+@functools.cache
+def _tell_what_is_missing() -> None:
+    """Says it once in this process."""
+    tell(
+        "this system has no /proc: a hang is seen later if another thread of the rank computes, a "
+        "kill for lack of memory looks like any other, and other users of this machine are not "
+        "kept from the ranks' store."
+    )
 
 
 def check_cores(num_proc: int, *, per_core: int, reason: str, instead: str) -> None:
