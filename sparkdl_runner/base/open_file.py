@@ -26,7 +26,9 @@ def arrow_file(descriptor: int) -> pa.NativeFile:
 
     if _HAS_PATHS:
         return pa.OSFile(f"{_DESCRIPTORS}/{descriptor}")  # It needs no Python to read.
-    return pa.PythonFile(os.fdopen(os.dup(descriptor), "rb"), mode="r")
+    file = os.fdopen(os.dup(descriptor), "rb")
+    file.seek(0)  # Its place is the descriptor's.
+    return pa.PythonFile(file, mode="r")
 
 
 def path_of_folder(descriptor: int, path: str) -> str:

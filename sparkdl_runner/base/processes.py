@@ -76,6 +76,14 @@ def environment(pid: int) -> list[bytes]:
     return [os.fsencode(f"{name}={value}") for name, value in found.items()]
 
 
+def has_program(pid: int) -> bool:
+    """Whether it is known to run a program, as the kernel's own processes do not."""
+    try:
+        return bool(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return False
+
+
 def _by_psutil(pid: int) -> ProcessStat | None:
     import psutil  # Where /proc is, a worker starts without it.
 

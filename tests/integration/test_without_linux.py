@@ -88,7 +88,8 @@ TRAIN = """
         return {"step": step, "rows": int(found), "begun": begun and begun.step}
 
     if __name__ == "__main__":
-        runner = DistributedRunner(num_proc=-2, backend="torch", run_config=RunConfig(tracking=True))
+        config = RunConfig(tracking=True)
+        runner = DistributedRunner(num_proc=-2, backend="torch", run_config=config)
         converter = make_spark_converter("file://FOLDER/table")
         for _ in range(2):
             print("FOUND", json.dumps(runner.run(train, converter=converter)))

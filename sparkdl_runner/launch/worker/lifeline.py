@@ -63,18 +63,11 @@ def kill_family(name: str) -> None:
                 os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 pass
-        if any(_is_starting(pid) for pid, environment in seen.items() if not environment):
+        # For a moment, a new process has a program and no environment.
+        if any(processes.has_program(pid) for pid, environment in seen.items() if not environment):
             time.sleep(_START_SECONDS)
         elif not found:
             return
-
-
-def _is_starting(pid: int) -> bool:
-    """Whether a process without an environment has a program: for a moment, a new one is so."""
-    try:
-        return bool(os.readlink(f"/proc/{pid}/exe"))
-    except OSError:
-        return False  # The kernel's own, or it has ended; or there is no /proc.
 
 
 def release(guard_pid: int) -> None:
