@@ -29,9 +29,9 @@ ABSENT = str(Path(__file__).parents[1] / "without_linux")
 
 
 def environment(*before: str) -> dict[str, str]:
-    """The tests' own, with the search path of these tests behind some folders."""
-    path = [*before, ABSENT, *filter(None, sys.path)]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
+    """The tests' own without Java, with the search path of these tests behind some folders."""
+    path = os.pathsep.join([*before, ABSENT, *filter(None, sys.path)])
+    return {**os.environ, "PYTHONPATH": path, "JAVA_HOME": "/nonexistent", "OMP_NUM_THREADS": "1"}
 
 
 def run(folder: Path, code: str, *before: str) -> subprocess.CompletedProcess[str]:
@@ -56,6 +56,7 @@ def python(folder: Path, arguments: list[str], *before: str) -> subprocess.Compl
 
 TRAIN = """
     import json
+    import os
     import mlflow
     from sparkdl_runner import DistributedRunner, RunConfig
     from sparkdl_runner.data import make_spark_converter
@@ -82,6 +83,7 @@ TRAIN = """
                 rows += len(batch["label"])
             checkpoints.save(step, network.module, optimizer)
         mlflow.log_metric("rows", rows)
+        assert not hasattr(os, "sched_getaffinity") and not os.path.exists("/proc")
         found = torch.tensor([rows])
         dist.all_reduce(found)
         dist.destroy_process_group()
@@ -110,8 +112,6 @@ def test_a_training_on_parquet_with_checkpoints_and_its_page(
     pq.write_table(table, tmp_path / "table" / "part-0.parquet", row_group_size=16)
     done = run(tmp_path, TRAIN.replace("FOLDER", str(tmp_path)))
     assert done.returncode == 0
-    lines = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line[:5] != "[rank")
-    print(lines)
     first, second = (
         json.loads(line.removeprefix("FOUND "))
         for line in done.stdout.splitlines()
@@ -120,6 +120,7 @@ def test_a_training_on_parquet_with_checkpoints_and_its_page(
     assert first == {"step": 8, "rows": 128, "begun": None}
     assert second == {"step": 8, "rows": 128, "begun": 8}
     assert "PAGE FINISHED 64.0 train-2" in done.stdout
+    assert done.stderr.count("this system has no /proc: ") == 1
 
 
 FAIL = """
@@ -221,6 +222,8 @@ def test_a_script_by_the_command(tmp_path: Path) -> None:
 
 
 def test_the_doctor_looks_at_this_host(tmp_path: Path) -> None:
-    done = python(tmp_path, ["-m", "sparkdl_runner", "doctor", "--json"])
-    assert "Traceback" not in done.stderr
-    print(done.stdout)
+    done = python(tmp_path, ["-m", "sparkdl_runner", "doctor", "--backend", "torch", "--json"])
+    found = {one["check"]: one for one in json.loads(done.stdout)["findings"]}
+    assert [check for check, one in found.items() if one["status"] == "problem"] == ["java"]
+    assert {found[check]["status"] for check in ("torch", "python", "disk", "open_files")} == {"ok"}
+    assert "/proc/meminfo" in found["memory"]["found"]
