@@ -56,7 +56,7 @@ def ids() -> list[int]:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
     import psutil
 
-    return psutil.pids()
+    return list(psutil.pids())
 
 
 def environment(pid: int) -> list[bytes]:

@@ -91,9 +91,9 @@ TRAIN = """
 
     if __name__ == "__main__":
         config = RunConfig(tracking=True)
-        runner = DistributedRunner(num_proc=-2, backend="torch", run_config=config)
         converter = make_spark_converter("file://FOLDER/table")
-        for _ in range(2):
+        for num_proc in (-2, -1):
+            runner = DistributedRunner(num_proc=num_proc, backend="torch", run_config=config)
             print("FOUND", json.dumps(runner.run(train, converter=converter)))
         run, _ = mlflow.search_runs(output_format="list")
         print("PAGE", run.info.status, run.data.metrics["rows"], run.data.tags["mlflow.runName"])
@@ -118,8 +118,8 @@ def test_a_training_on_parquet_with_checkpoints_and_its_page(
         if line.startswith("FOUND")
     )
     assert first == {"step": 8, "rows": 128, "begun": None}
-    assert second == {"step": 8, "rows": 128, "begun": 8}
-    assert "PAGE FINISHED 64.0 train-2" in done.stdout
+    assert second == {"step": 16, "rows": 128, "begun": 8}
+    assert "PAGE FINISHED 128.0 train-2" in done.stdout
     assert done.stderr.count("this system has no /proc: ") == 1
 
 
