@@ -63,7 +63,7 @@ class Observer:
     def look(self) -> VitalSigns:
         """Looks at the process, from outside."""
         threads = self._threads
-        process = processes.stat(self._pid)
+        process = _stat(self._pid)
         state, cpu_seconds = (process.state, process.cpu_seconds) if process else ("", 0.0)
         if threads and not processes.HAS_PROC:
             threads = [self._pid]  # All threads of the process, as if they were one.
@@ -105,8 +105,15 @@ class Observer:
 
 def process_state(pid: int) -> str:
     """A process's state, as in proc(5); empty if there is none."""
-    found = processes.stat(pid)
+    found = _stat(pid)
     return found.state if found else ""
+
+
+def _stat(pid: int, thread: int | None = None) -> processes.ProcessStat | None:
+    try:
+        return processes.stat(pid, thread)
+    except OSError:
+        return None  # Whoever looks goes on looking.
 
 
 def _ran_and_waited(pid: int, tid: int) -> tuple[float, float]:
@@ -119,6 +126,6 @@ def _ran_and_waited(pid: int, tid: int) -> tuple[float, float]:
         with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as schedstat:
             ran, waited, _ = schedstat.read().split()
     except (OSError, ValueError):
-        found = processes.stat(pid, tid if processes.HAS_PROC else None)
+        found = _stat(pid, tid if processes.HAS_PROC else None)
         return found.cpu_seconds if found else 0.0, 0.0
     return int(ran) / 1e9, int(waited) / 1e9
