@@ -16,6 +16,8 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sparkdl_runner.base.open_file import arrow_file
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import fs
@@ -73,8 +75,7 @@ def open_input(filesystem: fs.FileSystem, path: str) -> pa.NativeFile:
         return filesystem.open_input_file(path)
     fd = open_regular(path)
     try:
-        # The very file that was looked at, by Arrow's own reader, which needs no Python to read.
-        return filesystem.open_input_file(f"/proc/self/fd/{fd}")
+        return arrow_file(fd)  # The very file that was looked at.
     finally:
         os.close(fd)
 

@@ -19,7 +19,8 @@ from sparkdl_runner.base.filesystem import is_far
 from sparkdl_runner.base.foreign_file import open_regular
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+# To step through a folder takes no right to list it, where the system can open it so.
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 # The kernel shows it for an owner that it does not know, as servers do for root.
 _NOBODY = 65534
 # Filesystems that cannot flush a directory, as some network mounts, answer with one of these.

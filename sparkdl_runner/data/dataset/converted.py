@@ -12,10 +12,10 @@ changes only.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ import numpy.typing as npt
 from pyarrow import fs
 
 from sparkdl_runner.base.filesystem import StorageOptions, join_url, open_filesystem, redact
+from sparkdl_runner.base.processes import HAS_PROC
+from sparkdl_runner.base.this_host import boot_id, namespace
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.files import Files, pack, unpack
 from sparkdl_runner.data.dataset.manifest import Manifest
@@ -173,8 +175,8 @@ def owner_and_time(found: os.stat_result) -> tuple[int, int]:
 @cache
 def _this_host() -> str | None:
     """This boot of this host and this process's user namespace; None if unknown."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/user')}"
-    except OSError:
-        return None
+    booted, users = boot_id(), namespace("user")
+    if booted and users:
+        return f"{booted} {users}"
+    # Another host of this name would at most find files touched, and so compare their content.
+    return None if HAS_PROC else socket.gethostname()

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from sparkdl_runner.base.foreign_file import open_input, open_regular
+from sparkdl_runner.base.open_file import arrow_file
 from sparkdl_runner.base.retrying import patiently
 from sparkdl_runner.data.dataset.checksum import crc32_of
 from sparkdl_runner.data.dataset.converted import Converted, owner_and_time
@@ -101,7 +102,7 @@ class VerifiedFiles:
             descriptor = open_regular(path)
             try:
                 found = os.fstat(descriptor)
-                stream = self.dataset.filesystem.open_input_file(f"/proc/self/fd/{descriptor}")
+                stream = arrow_file(descriptor)
             finally:
                 os.close(descriptor)
         try:

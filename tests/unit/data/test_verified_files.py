@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import socket
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -190,6 +191,15 @@ def test_on_remote_storage_an_object_that_was_written_again_is_refused(
     touch(path)
     with pytest.raises(ChangedFileError, match=rf"{NAME} was written again 2 s after"):
         VerifiedFiles(dataset, converted).check_all()
+
+
+@pytest.mark.parametrize(("has_proc", "host"), [(True, None), (False, socket.gethostname())])
+def test_a_system_without_proc_goes_by_the_hosts_name(
+    monkeypatch: pytest.MonkeyPatch, has_proc: bool, host: str | None
+) -> None:
+    monkeypatch.setattr(converted_module, "HAS_PROC", has_proc)
+    monkeypatch.setattr(converted_module, "boot_id", lambda: "")
+    assert converted_module._this_host.__wrapped__() == host
 
 
 def test_where_nobody_says_which_host_this_is_times_count(
