@@ -27,7 +27,8 @@ _KINDS = {
     "FileNotFoundException": FileNotFoundError,
 }
 # By default a wrong name or port is tried for three minutes. What may be tried for longer, such as
-# the files of checkpoints, is tried again by its caller.
+# the files of checkpoints, is tried again by its caller. A name service gets that time: its next
+# NameNode may need half a minute to take over.
 _PATIENCE = {"dfs.client.failover.max.attempts": "4"}
 _NO_FALLBACK = "No viewfs fallback mount"
 _PIECE_BYTES = 1 << 20
@@ -56,16 +57,16 @@ def open_hdfs(url: str, user: str, settings: dict[str, str]) -> fs.FileSystem:
             f"The URL names the user {user!r}, and {_USER} is {os.environ[_USER]!r}: leave the "
             "user out of the URL, or set the variable to the same."
         )
-    settings = {**_PATIENCE, **settings}
+    of_one_host = {**_PATIENCE, **settings}
     _keep_memory()
     try:
         try:
-            client = Client(url, settings)
+            client = Client(url, of_one_host if urlsplit(url).port else settings)
         except RuntimeError:
             # A name without a port is a name service's, or a host with Hadoop's default port.
             if not url.startswith("hdfs://") or not urlsplit(url).hostname or urlsplit(url).port:
                 raise
-            client = Client(f"{url}:{_PORT}", settings)
+            client = Client(f"{url}:{_PORT}", of_one_host)
     except RuntimeError as error:
         if _NO_FALLBACK in str(error):
             raise OSError(
