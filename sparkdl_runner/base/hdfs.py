@@ -30,6 +30,7 @@ _KINDS = {
 # the files of checkpoints, is tried again by its caller. A name service gets that time: its next
 # NameNode may need half a minute to take over.
 _PATIENCE = {"dfs.client.failover.max.attempts": "4"}
+_NO_TICKET = "GSS_S_NO_CRED"
 _NO_FALLBACK = "No viewfs fallback mount"
 _PIECE_BYTES = 1 << 20
 # The client copies what it reads three times: so small, it stays in the processor's cache. Its own
@@ -247,6 +248,13 @@ def _short_errors(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
+        if _NO_TICKET in str(error):
+            # hdfs-native compares a token's address with the text of the URL, and resolves no name.
+            raise PermissionError(
+                f"{path} on HDFS: Kerberos is asked for, and this process has no ticket, and no token "
+                "for the address as the URL has it. Run kinit, or where Hadoop gave tokens "
+                "(HADOOP_TOKEN_FILE_LOCATION), name the NameNode by its IP address in the URL."
+            ) from None
         found = _REMOTE_ERROR.search(str(error))
         name, message = found.groups() if found else ("", str(error))
         kind = _KINDS.get(name.rpartition(".")[2], type(error))
