@@ -249,10 +249,10 @@ def _short_errors(path: str) -> Iterator[None]:
         yield
     except (OSError, RuntimeError) as error:
         if _NO_TICKET in str(error):
-            # hdfs-native compares a token's address with the text of the URL, and resolves no name.
+            # hdfs-native compares a token's address with the URL's text, and resolves no name.
             raise PermissionError(
-                f"{path} on HDFS: Kerberos is asked for, and this process has no ticket, and no token "
-                "for the address as the URL has it. Run kinit, or where Hadoop gave tokens "
+                f"{path} on HDFS: Kerberos is asked for, and this process has no ticket, and no "
+                "token for the address as the URL has it. Run kinit, or where Hadoop gave tokens "
                 "(HADOOP_TOKEN_FILE_LOCATION), name the NameNode by its IP address in the URL."
             ) from None
         found = _REMOTE_ERROR.search(str(error))

@@ -71,8 +71,8 @@ def test_a_mount_table_needs_a_fallback() -> None:
             RuntimeError('GSSAPIError(GssMajorCodes { routine_error: "GSS_S_NO_CRED" }, 1, "No")'),
             PermissionError,
             (
-                "/a on HDFS: Kerberos is asked for, and this process has no ticket, and no token for "
-                "the address as the URL has it. Run kinit, or where Hadoop gave tokens "
+                "/a on HDFS: Kerberos is asked for, and this process has no ticket, and no token "
+                "for the address as the URL has it. Run kinit, or where Hadoop gave tokens "
                 "(HADOOP_TOKEN_FILE_LOCATION), name the NameNode by its IP address in the URL."
             ),
         ),
