@@ -306,6 +306,8 @@ class InMemory:
         self._content = content
 
     is_local = True
+    piece_bytes = 1 << 20
+    retry_seconds = 0.0
 
     def open(self, name: str) -> io.BytesIO:
         return io.BytesIO(self._content)

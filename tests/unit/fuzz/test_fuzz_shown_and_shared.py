@@ -172,6 +172,7 @@ class OneFile:
     """A storage of one file."""
 
     is_local = True
+    piece_bytes = 1 << 20
     retry_seconds = 0.0
 
     def __init__(self, content: bytes) -> None:
