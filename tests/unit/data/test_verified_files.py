@@ -36,7 +36,7 @@ def manifest(tmp_path: Path) -> Manifest:
     manifest = write_groups(tmp_path / "set", numbered(30), [[10, 20]])
     content = (tmp_path / "set" / NAME).read_bytes()
     crc32 = zlib.crc32(content)
-    manifest = replace(manifest, files=(replace(manifest.files[0], crc32=crc32),))
+    manifest = replace(manifest, files=(manifest.files[0]._replace(crc32=crc32),))
     manifest.write(LOCAL, str(tmp_path / "set"))
     return manifest
 
@@ -153,7 +153,7 @@ def test_other_rights_and_a_restored_file_are_fine_and_looked_into_once(
 
 def test_without_a_checksum_a_file_must_keep_its_time(tmp_path: Path, manifest: Manifest) -> None:
     path = tmp_path / "set" / NAME
-    unknown = replace(manifest, files=(replace(manifest.files[0], crc32=None),))
+    unknown = replace(manifest, files=(manifest.files[0]._replace(crc32=None),))
     dataset = Dataset(unknown, LOCAL, str(tmp_path / "set"))
     converted = Converted.of(dataset)
     path.chmod(0o600)
