@@ -18,7 +18,7 @@ from sparkdl_runner.jobs.scoring.settings import ScoreSettings
 from sparkdl_runner.jobs.settings.command import Command
 from sparkdl_runner.jobs.spark.session import spark_session
 from sparkdl_runner.jobs.training import mlflow_run
-from sparkdl_runner.network.served import MAY_UNPICKLE
+from sparkdl_runner.tensors.served import MAY_UNPICKLE
 from sparkdl_runner.tracking.settings import Tracking
 
 if TYPE_CHECKING:
