@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.checkpoint.directory.retrying import may_pass, patiently
 from sparkdl_runner.checkpoint.directory.storage import Storage
+from sparkdl_runner.checkpoint.directory.transient_errors import may_pass, patiently
 from sparkdl_runner.checkpoint.errors import (
     CheckpointError,
     CheckpointStorageError,
