@@ -24,6 +24,8 @@ from sparkdl_runner.checkpoint import (
 )
 from sparkdl_runner.checkpoint.directory import local_storage
 from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage
+from sparkdl_runner.checkpoint.directory.storage import open_storage
+from sparkdl_runner.checkpoint.directory.transient_errors import patiently
 from sparkdl_runner.checkpoint.save import commit
 from sparkdl_runner.checkpoint.save.policy import SavePolicy
 from sparkdl_runner.rank import rank_facts
@@ -158,6 +160,28 @@ def test_pauses_grow_and_last_as_long_as_is_asked_for():
         assert sum(drawn) == pytest.approx(seconds)
         assert all(pause <= seconds / 6 for pause in drawn)
     assert sum(drawn[:5]) < 1, "a save has many calls, and some fail often in a row"
+
+
+class HurryInThePause(threading.Event):
+    def wait(self, timeout=None):
+        self.set()
+        return True
+
+
+@pytest.mark.parametrize(("set_before", "expected_calls"), [(True, 1), (False, 2)])
+def test_a_hurry_leaves_out_the_pauses(tmp_path, set_before, expected_calls):
+    """What was waiting is tried once more, since the last moment to write is now."""
+    hurry, calls = HurryInThePause(), []
+    if set_before:
+        hurry.set()
+
+    def fail():
+        calls.append(1)
+        raise OSError(errno.EIO, "Slow Down")
+
+    with pytest.raises(OSError, match="Slow Down"):
+        patiently(open_storage(str(tmp_path), retry_seconds=60), fail, hurry)
+    assert len(calls) == expected_calls
 
 
 def test_the_first_save_has_nothing_to_fall_back_to(tmp_path, monkeypatch):
