@@ -11,7 +11,7 @@ import pydantic
 
 from sparkdl_runner.base.nearest import did_you_mean
 from sparkdl_runner.errors import ConfigError, NotPicklableError
-from sparkdl_runner.jobs.settings.refusal import sentence
+from sparkdl_runner.jobs.parsing.refusal import sentence
 from sparkdl_runner.jobs.training.arguments import check_names
 from sparkdl_runner.jobs.training.data import refusals
 from sparkdl_runner.jobs.training.plan_of_settings import flat, plan, put
