@@ -180,7 +180,7 @@ def test_a_hurry_leaves_out_the_pauses(tmp_path, set_before, expected_calls):
         raise OSError(errno.EIO, "Slow Down")
 
     with pytest.raises(OSError, match="Slow Down"):
-        patiently(open_storage(str(tmp_path), retry_seconds=60), fail, hurry)
+        patiently(open_storage(tmp_path.as_uri(), retry_seconds=60), fail, hurry)
     assert len(calls) == expected_calls
 
 
