@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.base.this_host import boot_id, namespace
-from sparkdl_runner.checkpoint.directory.retrying import may_pass, patiently
 from sparkdl_runner.checkpoint.directory.storage import Storage
+from sparkdl_runner.checkpoint.directory.transient_errors import may_pass, patiently
 from sparkdl_runner.checkpoint.errors import (
     CheckpointError,
     CheckpointStorageError,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from sparkdl_runner.base.storage_errors import failure_of
 from sparkdl_runner.checkpoint.directory.memory import require_memory
-from sparkdl_runner.checkpoint.directory.retrying import patiently
 from sparkdl_runner.checkpoint.directory.storage import Storage
+from sparkdl_runner.checkpoint.directory.transient_errors import patiently
 from sparkdl_runner.checkpoint.errors import DamageError, UnreadableError
 
 # The limit for a manifest, a rank's list of its files, and an attempt's fence.

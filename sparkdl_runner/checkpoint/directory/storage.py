@@ -32,7 +32,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs", "py::hdfs")
 # Of one request, within 7 seconds: the first try again comes at once, the next after 0.05 s, each
 # further one after twice as long. Only Arrow's client can send a part of a file again; what fails
-# for longer is an outage, in which a whole call is tried again (see ``retrying``).
+# for longer is an outage, in which a whole call is tried again (see ``transient_errors``).
 _S3_RETRIES = 8
 # Such a version of pyarrow sends a small file by one request in place of three.
 _DELAYED_OPEN_SINCE = 21

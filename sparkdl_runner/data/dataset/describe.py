@@ -38,7 +38,7 @@ from sparkdl_runner.data.dataset.observe import (
 from sparkdl_runner.data.dataset.row_groups import RowGroups
 from sparkdl_runner.data.errors import ConversionError, DatasetError
 from sparkdl_runner.data.parquet.row_groups import RowGroupFacts
-from sparkdl_runner.network.arrays import is_readable
+from sparkdl_runner.tensors.arrays import is_readable
 
 _log = logging.getLogger(__name__)
 

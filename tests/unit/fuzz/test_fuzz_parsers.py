@@ -44,7 +44,7 @@ from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.decode.codecs import ndarrays
 from sparkdl_runner.data.errors import BadRowError, DatasetError
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs.settings import load
+from sparkdl_runner.jobs.parsing import load
 from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.launch.backends.exit_barrier import ExitBarrier
 from sparkdl_runner.launch.backends.rendezvous import store as store_module
