@@ -36,7 +36,7 @@ OF_FOLDERS = {
     "base/this_host.py",
     "checkpoint/read/host_reader.py",
     "doctor/scripts/host.py",
-    "jobs/settings/yaml_file.py",
+    "jobs/parsing/yaml_file.py",
     "launch/agent/host/ec2_notice.py",
     "launch/agent/host/other_users.py",
     "launch/agent/memory_evidence.py",
