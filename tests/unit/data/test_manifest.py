@@ -66,6 +66,14 @@ def test_equal_content_has_one_fingerprint_whatever_its_files_are_called(tmp_pat
     assert Manifest.read(LOCAL, str(tmp_path / "a")).fingerprint == known.fingerprint
 
 
+def test_it_is_written_where_a_link_leads(tmp_path: Path) -> None:
+    manifest = one(tmp_path / "a", numbered(30))
+    (tmp_path / "a" / "_manifest.json").unlink()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    manifest.write(LOCAL, str(tmp_path / "link"))
+    assert Manifest.read(LOCAL, str(tmp_path / "a")).fingerprint == manifest.fingerprint
+
+
 def test_a_hundred_thousand_files_are_small_and_read_at_once(tmp_path: Path) -> None:
     few = write_groups(tmp_path, numbered(6), [[2, 1], [3]])
     random = np.random.default_rng(0)
