@@ -1,0 +1,57 @@
+"""This package as a zip file, for executors that lack it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tempfile
+import zipfile
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from sparkdl_runner.errors import LaunchError
+
+PACKAGE = "sparkdl_runner"
+# The same content gives the same file.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def send(session: Any) -> None:
+    """Makes this package importable in the session's tasks and in their child processes.
+
+    Args:
+        session: The Spark Connect session.
+
+    Raises:
+        LaunchError: The server takes no files.
+    """
+    content = _zipped()
+    # A server refuses another content under a name that it knows.
+    name = f"{PACKAGE}-{hashlib.sha256(content).hexdigest()[:16]}.zip"
+    with tempfile.TemporaryDirectory(prefix="sparkdl-package-") as folder:
+        path = Path(folder, name)
+        path.write_bytes(content)
+        try:
+            session.addArtifacts(str(path), pyfile=True)
+        except Exception as error:
+            raise LaunchError(
+                f"The executors lack {PACKAGE}, and the server does not take it from here "
+                f"({error}): install it on every host of the cluster."
+            ) from error
+
+
+def _zipped() -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        _add(archive, files(PACKAGE), PACKAGE)
+    return packed.getvalue()
+
+
+def _add(archive: zipfile.ZipFile, folder: Traversable, name: str) -> None:
+    for one in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if one.is_dir() and one.name != "__pycache__":
+            _add(archive, one, f"{name}/{one.name}")
+        elif one.is_file():
+            archive.writestr(zipfile.ZipInfo(f"{name}/{one.name}", _DATE), one.read_bytes())
