@@ -72,3 +72,13 @@ def test_other_writers_mean_what_they_say(tmp_path, footer):
     ) as loader:
         (batch,) = loader
     assert batch["when"].tolist() == [-141427, -141427, -141428, -141428]
+
+
+def test_a_column_of_nulls_alone_has_no_early_value(tmp_path, monkeypatch):
+    def scanned(*_: object, **__: object) -> None:
+        raise AssertionError("its statistics say it: nothing needs to be read")
+
+    monkeypatch.setattr("sparkdl_runner.data.dataset.legacy_calendar.scan", scanned)
+    nulls = pa.table({"id": [1, 2], "when": pa.nulls(2, pa.date32())})
+    pq.write_table(nulls.replace_schema_metadata(SPARK_2), tmp_path / "a.parquet")
+    assert len(make_spark_converter(f"file://{tmp_path}", allow_nulls=True)) == 2

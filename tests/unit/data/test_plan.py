@@ -110,6 +110,21 @@ def test_the_order_is_the_same_with_every_version_of_numpy() -> None:
     assert rows_of_lane(an_order, 3, 1)[:6] == [8, 9, 5, 21, 4, 20]
 
 
+@pytest.mark.parametrize(
+    ("version", "counts"),
+    [
+        (2, [[2, 2, 3], [2, 2, 2], [2, 3, 3], [2, 2, 2]]),
+        (3, [[2, 2, 2], [2, 2, 3], [2, 2, 2], [2, 3, 3]]),
+    ],
+)
+def test_blocks_are_cut_as_the_version_that_began_them_did(
+    version: int, counts: list[list[int]]
+) -> None:
+    an_order = order([10, 9, 8], lanes=1, version=version)
+    blocks = an_order.epoch(0).blocks(0)
+    assert [[piece.rows for piece in block.pieces] for block in blocks] == counts
+
+
 @given(
     groups_count=st.integers(0, 60),
     lanes=st.integers(1, 9),
