@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import io
+import marshal
+import struct
 import tempfile
 import zipfile
 from importlib.resources import files
@@ -54,4 +57,16 @@ def _add(archive: zipfile.ZipFile, folder: Traversable, name: str) -> None:
         if one.is_dir() and one.name != "__pycache__":
             _add(archive, one, f"{name}/{one.name}")
         elif one.is_file():
-            archive.writestr(zipfile.ZipInfo(f"{name}/{one.name}", _DATE), one.read_bytes())
+            entry = f"{name}/{one.name}"
+            content = one.read_bytes()
+            archive.writestr(zipfile.ZipInfo(entry, _DATE), content)
+            if entry.endswith(".py"):
+                archive.writestr(zipfile.ZipInfo(f"{entry}c", _DATE), _compiled(content, entry))
+
+
+def _compiled(source: bytes, name: str) -> bytes:
+    """As Python would keep it: it keeps nothing of a zip file, and would compile at each start."""
+    code = compile(source, name, "exec", dont_inherit=True)
+    # By flag 1 alone the file is never compared with the source, which has another date there.
+    header = importlib.util.MAGIC_NUMBER + struct.pack("<I", 1) + importlib.util.source_hash(source)
+    return header + marshal.dumps(code)
