@@ -47,7 +47,7 @@ def send(session: Any) -> None:
 
 def _zipped() -> bytes:
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(packed, "w") as archive:
         _add(archive, files(PACKAGE), PACKAGE)
     return packed.getvalue()
 
@@ -59,9 +59,13 @@ def _add(archive: zipfile.ZipFile, folder: Traversable, name: str) -> None:
         elif one.is_file():
             entry = f"{name}/{one.name}"
             content = one.read_bytes()
-            archive.writestr(zipfile.ZipInfo(entry, _DATE), content)
+            _write(archive, entry, content)
             if entry.endswith(".py"):
-                archive.writestr(zipfile.ZipInfo(f"{entry}c", _DATE), _compiled(content, entry))
+                _write(archive, f"{entry}c", _compiled(content, entry))
+
+
+def _write(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    archive.writestr(zipfile.ZipInfo(name, _DATE), content, zipfile.ZIP_DEFLATED)
 
 
 def _compiled(source: bytes, name: str) -> bytes:
