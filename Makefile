@@ -80,7 +80,7 @@ endif
 # torch nor MLflow.
 unit_of_data := $(addprefix tests/unit/,launch/backends data docs fuzz) \
     $(wildcard tests/unit/test_*.py)
-unit_of_training := $(addprefix tests/unit/,checkpoint doctor estimator jobs network \
+unit_of_training := $(addprefix tests/unit/,checkpoint doctor estimator jobs tensors \
     tracking training launch/worker)
 quick: setup-classic  ## lint and the unit tests alone, in less than 45 seconds
 	@$(MAKE) BESIDE=1 --jobs=4 --output-sync=target lint quick-data quick-training quick-others

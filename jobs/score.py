@@ -1,7 +1,7 @@
 """See ``python jobs/score.py --help``."""
 
+from sparkdl_runner.jobs.parsing.command import run_script
 from sparkdl_runner.jobs.score import JOB
-from sparkdl_runner.jobs.settings.command import run_script
 
 if __name__ == "__main__":
     run_script(JOB)

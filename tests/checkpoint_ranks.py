@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, BinaryIO
+from typing import Any
 
 from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage
 from sparkdl_runner.checkpoint.peers import Peers
@@ -73,21 +74,21 @@ class CountingStorage(LocalStorage):
         self.count("HEAD")
         return super().exists(name)
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> io.FileIO:
         self.count("GET")
         file = super().open(name)
         return _Counted(file, self, name)  # type: ignore[return-value]
 
 
 class _Counted:
-    def __init__(self, file: BinaryIO, storage: CountingStorage, name: str) -> None:
+    def __init__(self, file: io.FileIO, storage: CountingStorage, name: str) -> None:
         self._file, self._storage, self._name = file, storage, name
 
-    def read(self, size: int) -> bytes:
-        piece = self._file.read(size)
+    def readinto(self, memory: memoryview) -> int:
+        count = self._file.readinto(memory) or 0
         with self._storage.lock:
-            self._storage.read_bytes[self._name] += len(piece)
-        return piece
+            self._storage.read_bytes[self._name] += count
+        return count
 
     def __enter__(self) -> _Counted:
         return self

@@ -16,6 +16,8 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sparkdl_runner.base.open_file import arrow_file
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import fs
@@ -50,12 +52,20 @@ def open_regular(path: str | os.PathLike[str], flags: int = 0, *, dir_fd: int | 
     Raises:
         OSError: It cannot be opened; an IrregularFileError if it is no regular file.
     """
+    return open_with_state(path, flags, dir_fd=dir_fd)[0]
+
+
+def open_with_state(
+    path: str | os.PathLike[str], flags: int = 0, *, dir_fd: int | None = None
+) -> tuple[int, os.stat_result]:
+    """The same, and what the kernel says of the file."""
     # Without O_NONBLOCK, opening a pipe would wait for a writer.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=dir_fd)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
         os.close(fd)
         raise IrregularFileError(f"{os.fspath(path)} is a pipe, a device or a folder, and no file")
-    return fd
+    return fd, found
 
 
 def open_input(filesystem: fs.FileSystem, path: str) -> pa.NativeFile:
@@ -73,8 +83,7 @@ def open_input(filesystem: fs.FileSystem, path: str) -> pa.NativeFile:
         return filesystem.open_input_file(path)
     fd = open_regular(path)
     try:
-        # The very file that was looked at, by Arrow's own reader, which needs no Python to read.
-        return filesystem.open_input_file(f"/proc/self/fd/{fd}")
+        return arrow_file(fd)  # The very file that was looked at.
     finally:
         os.close(fd)
 

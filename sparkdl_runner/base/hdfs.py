@@ -27,13 +27,17 @@ _KINDS = {
     "FileNotFoundException": FileNotFoundError,
 }
 # By default a wrong name or port is tried for three minutes. What may be tried for longer, such as
-# the files of checkpoints, is tried again by its caller.
+# the files of checkpoints, is tried again by its caller. A name service gets that time: its next
+# NameNode may need half a minute to take over.
 _PATIENCE = {"dfs.client.failover.max.attempts": "4"}
+_NO_TICKET = "GSS_S_NO_CRED"
 _NO_FALLBACK = "No viewfs fallback mount"
 _PIECE_BYTES = 1 << 20
-# Each read allocates its memory, and one this small can use that of the one before. The client's
-# own streams give 64 KiB at a time, and would wait for Python's lock for each.
-_READ_BYTES = 2 << 20
+# The client copies what it reads three times: so small, it stays in the processor's cache. Its own
+# streams give 64 KiB at a time, and would wait for Python's lock for each.
+_READ_BYTES = 1 << 20
+# Just below the largest block that glibc's allocator ever keeps for the process.
+_KEPT_BYTES = 31 << 20
 _REMOTE_ERROR = re.compile(r'\w*Error\("([\w.$]+)", "(.*)"\)', re.DOTALL)
 
 
@@ -54,15 +58,16 @@ def open_hdfs(url: str, user: str, settings: dict[str, str]) -> fs.FileSystem:
             f"The URL names the user {user!r}, and {_USER} is {os.environ[_USER]!r}: leave the "
             "user out of the URL, or set the variable to the same."
         )
-    settings = {**_PATIENCE, **settings}
+    of_one_host = {**_PATIENCE, **settings}
+    _keep_memory()
     try:
         try:
-            client = Client(url, settings)
+            client = Client(url, of_one_host if urlsplit(url).port else settings)
         except RuntimeError:
             # A name without a port is a name service's, or a host with Hadoop's default port.
             if not url.startswith("hdfs://") or not urlsplit(url).hostname or urlsplit(url).port:
                 raise
-            client = Client(f"{url}:{_PORT}", settings)
+            client = Client(f"{url}:{_PORT}", of_one_host)
     except RuntimeError as error:
         if _NO_FALLBACK in str(error):
             raise OSError(
@@ -74,6 +79,15 @@ def open_hdfs(url: str, user: str, settings: dict[str, str]) -> fs.FileSystem:
             "to the folder of Hadoop's core-site.xml and hdfs-site.xml."
         ) from None
     return fs.PyFileSystem(_Handler(client))
+
+
+def _keep_memory() -> None:
+    """Lets the next read use the memory of the last one.
+
+    glibc keeps what is no larger than the largest block that was freed. The rest goes back to
+    the kernel, and to get new pages from it takes longer than to read them.
+    """
+    bytearray(_KEPT_BYTES)
 
 
 class _Handler(fs.FileSystemHandler):
@@ -163,6 +177,8 @@ class HdfsFile(pa.PythonFile):
 
     def __init__(self, told: _Told) -> None:
         self.fill = told.fill
+        # Arrow's own would copy once more.
+        self.readinto = told.readinto
 
 
 class _Told:
@@ -186,8 +202,15 @@ class _Told:
             start, end = self._file.tell(), len(self._file)
             size = end - start if size < 0 else min(size, end - start)
             memory = memoryview(pa.allocate_buffer(size)).cast("B")
-            self._file.seek(start + self.fill(start, memory))
+            self.readinto(memory)
             return memory
+
+    def readinto(self, memory: memoryview) -> int:
+        """Reads on into memory; returns how many bytes there were."""
+        start = self._file.tell()
+        size = self.fill(start, memory)
+        self._file.seek(start + size)
+        return size
 
     def fill(self, start: int, memory: memoryview) -> int:
         """Reads to memory what is at a place of the file; returns how many bytes there were."""
@@ -225,6 +248,13 @@ def _short_errors(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
+        if _NO_TICKET in str(error):
+            # hdfs-native compares a token's address with the URL's text, and resolves no name.
+            raise PermissionError(
+                f"{path} on HDFS: Kerberos is asked for, and this process has no ticket, and no "
+                "token for the address as the URL has it. Run kinit, or where Hadoop gave tokens "
+                "(HADOOP_TOKEN_FILE_LOCATION), name the NameNode by its IP address in the URL."
+            ) from None
         found = _REMOTE_ERROR.search(str(error))
         name, message = found.groups() if found else ("", str(error))
         kind = _KINDS.get(name.rpartition(".")[2], type(error))

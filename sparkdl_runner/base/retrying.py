@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from sparkdl_runner.base.storage_errors import StorageFailure, failure_of
@@ -31,30 +32,60 @@ _ADVICE = {
 }
 
 _Answer = TypeVar("_Answer")
+# The first of ``pauses_of`` is this share of the whole. A save has a call for each file and each
+# list, and their pauses add up.
+_FIRST_SHARE = 3000
 # A generator of its own: the training seeds ``random``, and must find it unchanged.
 _drawn = random.Random()
 
 
+def may_pass(error: Exception) -> bool:
+    """Whether a request that reads may succeed later; expired credentials may be renewed."""
+    if not isinstance(error, OSError):
+        return False
+    failure = failure_of(error)
+    return failure.is_transient or failure is StorageFailure.EXPIRED
+
+
+def pauses_of(seconds: float) -> Iterator[float]:
+    """Pauses that last so long together, each about twice as long as the one before.
+
+    They are drawn at random, so that ranks which failed together do not come back together.
+    """
+    pause, left = seconds / _FIRST_SHARE, seconds
+    while left > 0:
+        drawn = min(pause * _drawn.uniform(0.5, 1.5), seconds / 6, left)
+        yield drawn
+        pause, left = 2 * pause, left - drawn
+
+
 def patiently(
-    request: Callable[[], _Answer], wait: Callable[[float], object] = time.sleep
+    request: Callable[[], _Answer],
+    wait: Callable[[float], object] = time.sleep,
+    *,
+    may_pass: Callable[[Exception], bool] = may_pass,
+    pauses: Iterable[float] | None = None,
+    most_seconds: float = math.inf,
 ) -> _Answer:
     """Returns what ``request`` returns, and calls it again if it raises what may pass.
 
-    Expired credentials may be renewed meanwhile. Pauses are shortened at random by up to half, so
-    that the ranks of a large training do not come back together.
-
     Args:
-        request: Reads, and may be called several times.
+        request: May be called several times.
         wait: Waits so many seconds; returns true if there is no time to go on.
+        may_pass: Whether to call again after this error.
+        pauses: The seconds before each further call; by default ``PAUSES_SECONDS``, shortened at
+            random by up to half, so that the ranks of a large training do not come back together.
+        most_seconds: No further call begins after so long. The calls themselves count, which may
+            have retries of the storage's client in them.
     """
-    for pause in PAUSES_SECONDS:
+    if pauses is None:
+        pauses = [pause * _drawn.uniform(0.5, 1) for pause in PAUSES_SECONDS]
+    end = time.monotonic() + most_seconds
+    for pause in pauses:
         try:
             return request()
-        except OSError as error:
-            failure = failure_of(error)
-            if not (failure.is_transient or failure is StorageFailure.EXPIRED):
-                raise
-            if wait(pause * _drawn.uniform(0.5, 1)):
+        except Exception as error:
+            if time.monotonic() >= end or not may_pass(error) or wait(pause):
                 raise
     return request()
 

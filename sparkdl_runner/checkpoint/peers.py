@@ -13,12 +13,11 @@ import socket
 import struct
 import sys
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.checkpoint.directory.retrying import may_pass, patiently
+from sparkdl_runner.base.this_host import boot_id, namespace
 from sparkdl_runner.checkpoint.directory.storage import Storage
+from sparkdl_runner.checkpoint.directory.transient_errors import may_pass, patiently
 from sparkdl_runner.checkpoint.errors import (
     CheckpointError,
     CheckpointStorageError,
@@ -46,9 +45,7 @@ class Peers:
     def host_key(self) -> int:
         """A number that ranks have in common if they share a host, its processes and a user."""
         place = world.current_world().host_id if world.in_worker() else ""
-        with suppress(OSError):
-            place += Path("/proc/sys/kernel/random/boot_id").read_text()
-            place += str(os.stat("/proc/self/ns/pid").st_ino)
+        place += boot_id() + namespace("pid")
         named = f"{socket.gethostname()} {os.getuid()} {place}"
         return int.from_bytes(hashlib.sha256(named.encode()).digest()[:7], "big")
 

@@ -7,11 +7,12 @@ import os
 import queue
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
@@ -38,8 +39,7 @@ class Child:
         request: Any = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        # In memory: the disk may be full.
-        self._errors = open(os.memfd_create("sparkdl-doctor"), "rb", buffering=0)  # noqa: SIM115
+        self._errors = _file_for_errors()
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -130,3 +130,10 @@ class Child:
                     if isinstance(found, dict):
                         self._answers.put(found)
         self._answers.put(None)
+
+
+def _file_for_errors() -> IO[bytes]:
+    """A file without a name; in memory where that can be, since the disk may be full."""
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("sparkdl-doctor"), "rb", buffering=0)
+    return tempfile.TemporaryFile(buffering=0)

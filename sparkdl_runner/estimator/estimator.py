@@ -33,8 +33,8 @@ from sparkdl_runner.estimator.trust import is_trusted
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.spark import checks as launch_checks
 from sparkdl_runner.launch.driver.spark.context import require_spark_context
-from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.runner import DistributedRunner
+from sparkdl_runner.tensors.inputs import Inputs
 from sparkdl_runner.tracking.run.opening.run_name import RunName
 from sparkdl_runner.training.description.described import maker_of, parameters, told_apart
 from sparkdl_runner.training.description.options import (

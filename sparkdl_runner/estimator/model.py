@@ -28,13 +28,13 @@ from sparkdl_runner.estimator.prediction.frame import (
 )
 from sparkdl_runner.estimator.prediction.prediction_udf import prediction_udf
 from sparkdl_runner.estimator.trust import how_to_trust, is_trusted
-from sparkdl_runner.network import saved
-from sparkdl_runner.network.columns import Column
-from sparkdl_runner.network.inputs import FeatureCols, Inputs
-from sparkdl_runner.network.outputs import PREDICTION, Output, Task
-from sparkdl_runner.network.predictor import Description
-from sparkdl_runner.network.saved import Network
-from sparkdl_runner.network.spark_worker import PackedNetwork, Prediction, field, key_of
+from sparkdl_runner.tensors import saved
+from sparkdl_runner.tensors.columns import Column
+from sparkdl_runner.tensors.inputs import FeatureCols, Inputs
+from sparkdl_runner.tensors.outputs import PREDICTION, Output, Task
+from sparkdl_runner.tensors.predictor import Description
+from sparkdl_runner.tensors.saved import Network
+from sparkdl_runner.tensors.spark_worker import PackedNetwork, Prediction, field, key_of
 from sparkdl_runner.training.fitting.network_columns import network_columns
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import cloudpickle
 
 from sparkdl_runner.estimator.trust import how_to_trust
 from sparkdl_runner.launch.config import RunConfig
-from sparkdl_runner.network.saved import UntrustedModelError, imported, reference_of
+from sparkdl_runner.tensors.saved import UntrustedModelError, imported, reference_of
 from sparkdl_runner.tracking.settings import Tracking
 from sparkdl_runner.training.description.described import described
 from sparkdl_runner.training.loop.early_stopping import EarlyStopping

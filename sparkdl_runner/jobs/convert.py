@@ -8,8 +8,8 @@ from typing import Literal
 import pydantic
 
 from sparkdl_runner.errors import ConfigError, RunnerError
-from sparkdl_runner.jobs.settings import Settings
-from sparkdl_runner.jobs.settings.command import Command
+from sparkdl_runner.jobs.parsing import Settings
+from sparkdl_runner.jobs.parsing.command import Command
 from sparkdl_runner.jobs.spark import storage
 from sparkdl_runner.jobs.spark.session import spark_session
 from sparkdl_runner.jobs.spark.source import Source

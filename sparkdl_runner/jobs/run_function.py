@@ -7,8 +7,8 @@ from typing import Any
 
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs import train
-from sparkdl_runner.jobs.settings import load
-from sparkdl_runner.jobs.settings.flags import as_pairs, flag
+from sparkdl_runner.jobs.parsing import load
+from sparkdl_runner.jobs.parsing.flags import as_pairs, flag
 from sparkdl_runner.jobs.training.settings import RunConfigSettings, TrainSettings
 from sparkdl_runner.launch.backends import BACKENDS
 

@@ -10,15 +10,15 @@ from sparkdl_runner.base.nearest import nearest
 from sparkdl_runner.base.redaction import Redactor, secrets_of
 from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.errors import ConfigError
+from sparkdl_runner.jobs.parsing.command import Command
 from sparkdl_runner.jobs.scoring.failure import cause
 from sparkdl_runner.jobs.scoring.features import features, spark_type
 from sparkdl_runner.jobs.scoring.output import check_columns, check_output, write_scores
 from sparkdl_runner.jobs.scoring.predictions import with_predictions
 from sparkdl_runner.jobs.scoring.settings import ScoreSettings
-from sparkdl_runner.jobs.settings.command import Command
 from sparkdl_runner.jobs.spark.session import spark_session
 from sparkdl_runner.jobs.training import mlflow_run
-from sparkdl_runner.network.served import MAY_UNPICKLE
+from sparkdl_runner.tensors.served import MAY_UNPICKLE
 from sparkdl_runner.tracking.settings import Tracking
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sparkdl_runner.jobs.settings.command import Command
+from sparkdl_runner.jobs.parsing.command import Command
 from sparkdl_runner.jobs.training import mlflow_run, prepared
 from sparkdl_runner.jobs.training.job_name import job_name
 from sparkdl_runner.jobs.training.phases import Phases

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs.settings.command import Command
+from sparkdl_runner.jobs.parsing.command import Command
 from sparkdl_runner.jobs.training import prepared
 from sparkdl_runner.jobs.tuning.search import Search
 from sparkdl_runner.jobs.tuning.settings import TuneSettings

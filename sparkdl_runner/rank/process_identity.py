@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass
-from pathlib import Path
 
-# Ended, though its parent has not asked how yet; see proc(5), field 3 of ``stat``.
-_ENDED = ("Z", "X")
+from sparkdl_runner.base import processes
+from sparkdl_runner.base.this_host import boot_id, namespace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,17 +19,16 @@ class ProcessIdentity:
     pid_namespace: str
     pid: int
     started_ticks: int
-    """When the process started, in clock ticks since the machine did. Unlike a time of day it does
-    not move when the clock is corrected."""
+    """See ``ProcessStat``."""
 
     def is_on_this_machine(self) -> bool:
         """Whether this process can see that process's id."""
-        here = (socket.gethostname(), boot_id(), pid_namespace())
+        here = (socket.gethostname(), boot_id(), namespace("pid"))
         return here == (self.hostname, self.boot_id, self.pid_namespace)
 
     def is_gone(self) -> bool:
         """Whether it has certainly ended; only for a process on this machine."""
-        # 0 is what a system without /proc recorded: nothing is certain there.
+        # 0 is what a system recorded that did not tell: nothing is certain there.
         if self.started_ticks <= 0:
             return False
         try:
@@ -47,7 +45,7 @@ def this_process() -> ProcessIdentity:
     return ProcessIdentity(
         hostname=socket.gethostname(),
         boot_id=boot_id(),
-        pid_namespace=pid_namespace(),
+        pid_namespace=namespace("pid"),
         pid=os.getpid(),
         started_ticks=started_ticks(os.getpid()) or 0,
     )
@@ -70,26 +68,6 @@ def _is_no_process(pid: int) -> bool:
 
 
 def started_ticks(pid: int) -> int | None:
-    """When a process started; None if there is none, or it has ended. See proc(5), field 22."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = stat.rpartition(b")")[2].decode().split()  # the name before ")" may hold spaces
-    return None if fields[0] in _ENDED else int(fields[19])
-
-
-def boot_id() -> str:
-    """A text that changes each time the machine starts; empty if unknown."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def pid_namespace() -> str:
-    """The namespace in which process ids count; empty if unknown."""
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return ""
+    """When a process started, see ``ProcessStat``; None if there is none, or it has ended."""
+    found = processes.stat(pid)
+    return None if found is None or found.has_ended else found.started_ticks

@@ -8,10 +8,11 @@ import re
 import socket
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+from sparkdl_runner.base.this_host import boot_id, namespace
 
 _MLFLOW, _DATABRICKS, _CLOUDS = "MLFLOW_", "DATABRICKS_", ("AWS_", "AZURE_", "GOOGLE_")
 # Variables that identify the user. They are never mixed from two hosts.
@@ -155,17 +156,12 @@ def folder_prefix() -> str:
 
 def _host() -> str:
     """Names this host, as long as it runs, also where hosts of a network share a name."""
-    with suppress(OSError):
-        return f"{_boot()} {os.readlink('/proc/self/ns/net')}"
-    return _boot()
+    return f"{_boot()} {namespace('net')}".rstrip()
 
 
 def _boot() -> str:
     """The name of this start of this machine; its host's name where the kernel has none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return socket.gethostname()
+    return boot_id() or socket.gethostname()
 
 
 def artifacts_in(folder: str | os.PathLike[str]) -> Path:

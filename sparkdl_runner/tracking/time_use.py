@@ -11,6 +11,8 @@ import sys
 import threading
 import time
 
+from sparkdl_runner.base import processes
+
 SAMPLE_SECONDS = 0.05
 DATA, COMPUTE, COMMUNICATION, CHECKPOINT = "data_wait", "compute", "communication", "checkpoint"
 PARTS = (DATA, COMPUTE, COMMUNICATION, CHECKPOINT)
@@ -81,9 +83,6 @@ def part_of(thread: threading.Thread) -> str:
 
 
 def _sleeps(thread: threading.Thread) -> bool:
-    """Whether the thread's state is sleeping; see ``proc(5)``."""
-    try:
-        with open(f"/proc/self/task/{thread.native_id}/stat", "rb") as stat:
-            return stat.read().rpartition(b")")[2].split()[0] == b"S"
-    except (OSError, IndexError):
-        return False
+    """Whether the thread sleeps; false where the system does not tell."""
+    found = processes.stat(os.getpid(), thread.native_id)
+    return found is not None and found.state == "S"

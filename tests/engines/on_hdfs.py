@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pyarrow import fs
@@ -109,6 +110,45 @@ def convert_twice(url: str) -> dict[str, Any]:
     filesystem, path = open_filesystem(url)
     found = filesystem.get_file_info(fs.FileSelector(path))
     return {"sums": sums, "folders": sum(one.type == fs.FileType.Directory for one in found)}
+
+
+def work_on_demand(url: str) -> dict[str, Any]:
+    """Converts, reads and saves side by side, once for each line of its input; tells each time."""
+    import torch
+    from pyspark.sql import SparkSession
+
+    from sparkdl_runner.checkpoint import Checkpoint, CheckpointManager
+    from sparkdl_runner.data import make_spark_converter, write_conversion
+
+    spark = SparkSession.builder.master("local[1]").getOrCreate()
+    weights = torch.nn.Linear(512, 512)
+    write_conversion(spark.range(0, 1000, 1, 2), f"{url}/rows-0")
+    checkpoints = CheckpointManager(f"{url}/checkpoints", keep_last=2)
+
+    def convert(number: int) -> int:
+        write_conversion(spark.range(0, 1000, 1, 2), f"{url}/rows-{number}")
+        return read(number)
+
+    def read(number: int) -> int:
+        converter = make_spark_converter(f"{url}/rows-{number}")
+        with converter.make_torch_dataloader(
+            batch_size=50, cur_shard=0, shard_count=1, num_epochs=1, cache_type="null"
+        ) as loader:
+            return sum(int(batch["id"].sum()) for batch in loader)
+
+    def save(number: int) -> int:
+        checkpoints.save(number, weights, torch.optim.SGD(weights.parameters()))
+        checkpoints.wait()
+        return Checkpoint.load(f"{url}/checkpoints").step
+
+    with ThreadPoolExecutor() as threads:
+        for number, _ in enumerate(sys.stdin, 1):
+            jobs = [threads.submit(job, number) for job in (convert, save)]
+            jobs.append(threads.submit(read, 0))
+            print(json.dumps([job.result() for job in jobs]), flush=True)
+    checkpoints.close()
+    spark.stop()
+    return {}
 
 
 def fail(url: str) -> dict[str, Any]:

@@ -23,7 +23,8 @@ HEAD = "head"
 ADDRESSES = {HEAD: "10.97.5.1", "one": "10.97.5.2", "two": "10.97.5.3"}
 HOSTS = ("one", "two")
 _PACKAGE = "org.apache.hadoop"
-_NAME_NODE = f"{_PACKAGE}.hdfs.server.namenode.NameNode"
+NAME_NODE = f"{_PACKAGE}.hdfs.server.namenode.NameNode"
+DATA_NODE = f"{_PACKAGE}.hdfs.server.datanode.DataNode"
 _NODE_MANAGER = f"{_PACKAGE}.yarn.server.nodemanager.NodeManager"
 # What Hadoop 3.3 reaches into, and Java 17 has closed.
 _OPENED = (
@@ -73,14 +74,11 @@ class Yarn:
 
     def start_hdfs(self) -> None:
         """Starts the driver's machine with HDFS alone, and waits until its disk is registered."""
-        head = self._begin(HEAD)
-        head.run("ip", "link", "add", "bridge", "type", "bridge")
-        head.run("ip", "address", "add", f"{ADDRESSES[HEAD]}/24", "dev", "bridge")
-        head.run("ip", "link", "set", "bridge", "up")
-        head.run(*self._java(HEAD), _NAME_NODE, "-format", "-nonInteractive")
-        self._start("namenode", HEAD, _NAME_NODE)
+        head = self._begin_head()
+        head.run(*self._java(HEAD), NAME_NODE, "-format", "-nonInteractive")
+        self._start("namenode", HEAD, NAME_NODE)
         self._wait_for("namenode", "NameNode RPC up")
-        self._start("datanode", HEAD, f"{_PACKAGE}.hdfs.server.datanode.DataNode")
+        self._start("datanode", HEAD, DATA_NODE)
         self._wait_for("datanode", "Successfully sent block report")
 
     def power_on(self, host: str) -> None:
@@ -130,6 +128,13 @@ class Yarn:
         for daemon in self._daemons.values():
             daemon.wait()
 
+    def _begin_head(self) -> Machine:
+        head = self._begin(HEAD)
+        head.run("ip", "link", "add", "bridge", "type", "bridge")
+        head.run("ip", "address", "add", f"{ADDRESSES[HEAD]}/24", "dev", "bridge")
+        head.run("ip", "link", "set", "bridge", "up")
+        return head
+
     def _begin(self, name: str) -> Machine:
         self._configure(name)
         self.machines[name] = machine = Machine(self.folder)
@@ -144,20 +149,7 @@ class Yarn:
             folder / "core-site.xml",
             {"fs.defaultFS": f"hdfs://{HEAD}:8020", "hadoop.tmp.dir": str(own / "tmp")},
         )
-        write_properties(
-            folder / "hdfs-site.xml",
-            {
-                "dfs.namenode.name.dir": str(self.folder / "names"),
-                "dfs.datanode.data.dir": str(self.folder / "blocks"),
-                "dfs.replication": "1",
-                "dfs.namenode.datanode.registration.ip-hostname-check": "false",
-                "dfs.namenode.http-address": f"{HEAD}:0",
-                "dfs.datanode.hostname": HEAD,
-                "dfs.datanode.address": f"{HEAD}:0",
-                "dfs.datanode.ipc.address": f"{HEAD}:0",
-                "dfs.datanode.http.address": f"{HEAD}:0",
-            },
-        )
+        write_properties(folder / "hdfs-site.xml", self._hdfs_properties())
         write_properties(
             folder / "yarn-site.xml",
             {
@@ -196,6 +188,19 @@ class Yarn:
         )
         (folder / "log4j2.properties").write_text(_LOGGING)
 
+    def _hdfs_properties(self) -> dict[str, str]:
+        return {
+            "dfs.namenode.name.dir": str(self.folder / "names"),
+            "dfs.datanode.data.dir": str(self.folder / "blocks"),
+            "dfs.replication": "1",
+            "dfs.namenode.datanode.registration.ip-hostname-check": "false",
+            "dfs.namenode.http-address": f"{HEAD}:0",
+            "dfs.datanode.hostname": HEAD,
+            "dfs.datanode.address": f"{HEAD}:0",
+            "dfs.datanode.ipc.address": f"{HEAD}:0",
+            "dfs.datanode.http.address": f"{HEAD}:0",
+        }
+
     def _java(self, name: str) -> list[str]:
         spark = [one for one in (SPARK_HOME / "jars").glob("*.jar") if one.name.startswith(_JARS)]
         found = [self.folder / f"conf-{name}", *sorted(self._jars.glob("*.jar")), *sorted(spark)]
@@ -203,7 +208,7 @@ class Yarn:
         java += [f"--add-opens=java.base/{one}=ALL-UNNAMED" for one in _OPENED]
         return [*java, "-cp", ":".join(map(str, found))]
 
-    def _start(self, daemon: str, place: str, name: str) -> None:
+    def _start(self, daemon: str, place: str, *command_of_java: str) -> None:
         # What the start scripts of a real daemon set: containers get these.
         homes = ("HADOOP_HOME", "HADOOP_COMMON_HOME", "HADOOP_HDFS_HOME", "HADOOP_YARN_HOME")
         environment = {**os.environ, **dict.fromkeys(homes, str(self.folder))}
@@ -211,15 +216,15 @@ class Yarn:
         self._log(daemon).unlink(missing_ok=True)  # What an earlier one said is of no interest.
         command = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', place]
         self._daemons[daemon] = self.machines[place].start(
-            daemon, *command, *self._java(place), name, environment=environment
+            daemon, *command, *self._java(place), *command_of_java, environment=environment
         )
 
     def _log(self, daemon: str) -> Path:
         return self.folder / f"{daemon}.log"
 
-    def _wait_for(self, daemon: str, words: str) -> None:
+    def _wait_for(self, daemon: str, words: str, times: int = 1) -> None:
         deadline = time.monotonic() + START_SECONDS
-        while words not in (told := self._log(daemon).read_text()):
+        while (told := self._log(daemon).read_text()).count(words) < times:
             if self._daemons[daemon].poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"{daemon} does not start:\n{told[-6000:]}")
             time.sleep(0.2)

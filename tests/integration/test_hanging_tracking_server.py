@@ -15,7 +15,7 @@ import pytest
 from processes import wait_until_gone, workers
 from sparkdl_runner import DistributedRunner, LaunchError, RunConfig
 from sparkdl_runner.jobs import train
-from sparkdl_runner.jobs.settings import command
+from sparkdl_runner.jobs.parsing import command
 from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.run import server_calls
 

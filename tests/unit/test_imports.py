@@ -17,7 +17,7 @@ HEAVY = {"torch", "tensorflow", "horovod", "pyspark", "mlflow", "petastorm"}
 
 # Each of these is of use without the others, and without anything that launches.
 BESIDE_ONE_ANOTHER = {"data", "tracking", "checkpoint"}
-FOR_ALL = {"base", "errors", "network", "rank"}
+FOR_ALL = {"base", "errors", "rank", "tensors"}
 
 
 def levels() -> dict[str, int]:

@@ -23,7 +23,7 @@ SMALL_MODULES = (
 )
 IN_PRIVATE_FOLDERS = (
     *("launch/agent/rank_folder.py", "launch/agent/rank_log.py", "data/dataset/lake/delta.py"),
-    *("data/remote/cache_folder.py", "data/remote/disk_cache.py", "network/saved.py"),
+    *("data/remote/cache_folder.py", "data/remote/disk_cache.py", "tensors/saved.py"),
     *("estimator/prediction/mlflow_model.py", "launch/script/folder.py"),
     *("tracking/models/network_flavor.py", "tracking/rank/outside_ranks.py"),
     *("tracking/report/page.py", "tracking/report/run_folder.py"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from sparkdl_runner.base.storage_errors import failure_of
 from sparkdl_runner.checkpoint.directory.memory import require_memory
-from sparkdl_runner.checkpoint.directory.retrying import patiently
 from sparkdl_runner.checkpoint.directory.storage import Storage
+from sparkdl_runner.checkpoint.directory.transient_errors import patiently
 from sparkdl_runner.checkpoint.errors import DamageError, UnreadableError
 
 # The limit for a manifest, a rank's list of its files, and an attempt's fence.
@@ -42,7 +43,7 @@ def read_file(
     *,
     limit_bytes: int = _MOST_BYTES,
     keep: bool = True,
-    write: Callable[[int, bytes], None] | None = None,
+    write: Callable[[int, memoryview], None] | None = None,
 ) -> tuple[bytes, FileEntry]:
     """Reads a file.
 
@@ -64,16 +65,22 @@ def read_file(
         require_memory(limit_bytes, path)
 
     def read() -> tuple[bytes, FileEntry]:
-        digest, size_bytes, pieces = hashlib.sha256(), 0, []
+        digest, size_bytes = hashlib.sha256(), 0
         try:
-            with storage.open(f"{directory}/{path}") as file:
-                while size_bytes <= limit_bytes and (piece := file.read(storage.piece_bytes)):
-                    digest.update(piece)
-                    if write is not None:
-                        write(size_bytes, piece)
-                    size_bytes += len(piece)
-                    if keep:
-                        pieces.append(piece)
+            # A byte more than it may have, to see whether it has. What stays empty takes no memory.
+            content = io.BytesIO(bytes(limit_bytes + 1 if keep else storage.piece_bytes))
+            with storage.open(f"{directory}/{path}") as file, content.getbuffer() as memory:
+                while size_bytes <= limit_bytes:
+                    begin = size_bytes if keep else 0
+                    with memory[begin : begin + storage.piece_bytes] as piece:
+                        count = file.readinto(piece) or 0
+                        with piece[:count] as filled:
+                            digest.update(filled)
+                            if write is not None:
+                                write(size_bytes, filled)
+                    if not count:
+                        break
+                    size_bytes += count
         except UnreadableError:
             raise  # There is no room for what was read.
         except MemoryError:
@@ -87,7 +94,8 @@ def read_file(
         if size_bytes > limit_bytes:
             raise DamageError(f"{path} is larger than {limit_bytes:,} bytes")
         found = FileEntry(path=path, size_bytes=size_bytes, sha256=digest.hexdigest())
-        return b"".join(pieces), found
+        content.truncate(size_bytes if keep else 0)
+        return content.getvalue(), found
 
     return patiently(storage, read, retry_seconds=storage.retry_seconds * _READ_SHARE)
 
@@ -98,7 +106,7 @@ def read_entry(
     entry: FileEntry,
     *,
     keep: bool = True,
-    write: Callable[[int, bytes], None] | None = None,
+    write: Callable[[int, memoryview], None] | None = None,
 ) -> bytes:
     """Reads a file that a manifest lists, and compares it with what was written.
 

@@ -7,19 +7,20 @@ a symbolic link, and are on the disk, with their names, before they count as wri
 from __future__ import annotations
 
 import errno
+import io
 import os
 import pwd
 import shutil
 import stat
 from collections.abc import Collection
 from contextlib import suppress
-from typing import BinaryIO
 
 from sparkdl_runner.base.filesystem import is_far
 from sparkdl_runner.base.foreign_file import open_regular
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+# To step through a folder takes no right to list it, where the system can open it so.
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 # The kernel shows it for an owner that it does not know, as servers do for root.
 _NOBODY = 65534
 # Filesystems that cannot flush a directory, as some network mounts, answer with one of these.
@@ -78,7 +79,7 @@ class LocalStorage:
         self.delete(name)
         self.write(name, content)
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> io.FileIO:
         # Folder by folder, so that no symbolic link on the way leads elsewhere.
         *folders, file = name.split("/")
         above = os.open(self._base, _FOLDER)
@@ -90,7 +91,7 @@ class LocalStorage:
             descriptor = open_regular(file, os.O_NOFOLLOW, dir_fd=above)
         finally:
             os.close(above)
-        return os.fdopen(descriptor, "rb", buffering=0)
+        return io.FileIO(descriptor)
 
     def delete(self, name: str) -> None:
         with suppress(FileNotFoundError):

@@ -6,6 +6,8 @@ against a checkpoint: it is as good as it was, and so no damage.
 
 from __future__ import annotations
 
+import psutil
+
 from sparkdl_runner.checkpoint.errors import UnreadableError
 from sparkdl_runner.rank import control_group
 
@@ -40,8 +42,6 @@ def available_bytes() -> int | None:
 
 def _host_bytes() -> int | None:
     try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            rows = dict(line.split(":", 1) for line in file)
-        return 1024 * int(rows["MemAvailable"].split()[0])
-    except (OSError, ValueError, KeyError):
+        return int(psutil.virtual_memory().available)
+    except (OSError, psutil.Error):
         return None

@@ -8,10 +8,11 @@ checkpoints.
 from __future__ import annotations
 
 import ctypes
+import io
 import os
 import re
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sparkdl_runner.base.filesystem import (
     StorageOptions,
@@ -31,7 +32,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _WITHOUT_DIRECTORIES = ("s3", "gcs", "abfs", "py::hdfs")
 # Of one request, within 7 seconds: the first try again comes at once, the next after 0.05 s, each
 # further one after twice as long. Only Arrow's client can send a part of a file again; what fails
-# for longer is an outage, in which a whole call is tried again (see ``retrying``).
+# for longer is an outage, in which a whole call is tried again (see ``transient_errors``).
 _S3_RETRIES = 8
 # Such a version of pyarrow sends a small file by one request in place of three.
 _DELAYED_OPEN_SINCE = 21
@@ -66,7 +67,7 @@ class Storage(Protocol):
     def replace(self, name: str, content: bytes) -> None:
         """Writes a file again that this process may have written before, wholly or in part."""
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> io.RawIOBase:
         """Opens a file to be read from its beginning to its end."""
 
     def delete(self, name: str) -> None:
@@ -147,8 +148,8 @@ class RemoteStorage:
     def __init__(self, filesystem: fs.FileSystem, base: str, shown: str) -> None:
         self._filesystem = filesystem
         is_hdfs = filesystem.type_name == "py::hdfs"
-        # HDFS reads through Python's memory, and the next small piece can use that of the last.
-        self.piece_bytes = 4 << 20 if is_hdfs else LocalStorage.piece_bytes
+        # HDFS reads by as much. It is still in the processor's cache when it is hashed.
+        self.piece_bytes = 1 << 20 if is_hdfs else LocalStorage.piece_bytes
         self._base = base.rstrip("/")
         self.shown = shown
 
@@ -197,8 +198,10 @@ class RemoteStorage:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(stream))
             raise
 
-    def open(self, name: str) -> BinaryIO:
-        stream: BinaryIO = self._filesystem.open_input_stream(self._path(name))
+    def open(self, name: str) -> io.RawIOBase:
+        # Arrow's own method would hide that a file of HDFS reads into memory by itself.
+        opener = getattr(self._filesystem, "handler", self._filesystem)
+        stream: io.RawIOBase = opener.open_input_stream(self._path(name))
         return stream
 
     def delete(self, name: str) -> None:

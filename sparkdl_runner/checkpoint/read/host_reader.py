@@ -143,7 +143,7 @@ class HostReader(CheckpointReader):
         _, begin = self._places[path]
         self._read_into(path, partial(_write, self._memories[self._rank], begin))
 
-    def _read_into(self, path: str, write: Callable[[int, bytes], None] | None) -> None:
+    def _read_into(self, path: str, write: Callable[[int, memoryview], None] | None) -> None:
         directory = str(self._manifest.name)
         read_entry(self._storage, directory, self._entries[path], keep=False, write=write)
 
@@ -164,7 +164,7 @@ def _open_memory(pid: int, number: int) -> int:
     return -1
 
 
-def _write(memory: int, begin: int, offset: int, piece: bytes) -> None:
+def _write(memory: int, begin: int, offset: int, piece: memoryview) -> None:
     try:
         written = 0
         while written < len(piece):

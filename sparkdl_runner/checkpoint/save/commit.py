@@ -29,10 +29,10 @@ from sparkdl_runner.checkpoint.directory.manifest import (
     rank_file,
     read_entries,
 )
-from sparkdl_runner.checkpoint.directory.retrying import patiently
 from sparkdl_runner.checkpoint.directory.sealed import seal, unseal
 from sparkdl_runner.checkpoint.directory.state_files import FlatState, files_of, state_in
 from sparkdl_runner.checkpoint.directory.storage import Storage
+from sparkdl_runner.checkpoint.directory.transient_errors import patiently
 from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageError, DamageError
 from sparkdl_runner.checkpoint.save.policy import SavePolicy
 from sparkdl_runner.checkpoint.save.retention import remove

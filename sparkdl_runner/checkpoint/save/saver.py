@@ -12,8 +12,8 @@ from contextlib import suppress
 from sparkdl_runner.base.storage_errors import StorageFailure, failure_of
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import Name
-from sparkdl_runner.checkpoint.directory.retrying import patiently
 from sparkdl_runner.checkpoint.directory.storage import Storage
+from sparkdl_runner.checkpoint.directory.transient_errors import patiently
 from sparkdl_runner.checkpoint.errors import CheckpointError, CheckpointStorageError
 from sparkdl_runner.checkpoint.save.commit import Commit, SaveRequest
 from sparkdl_runner.checkpoint.save.policy import SavePolicy

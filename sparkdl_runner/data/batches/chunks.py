@@ -25,8 +25,8 @@ from sparkdl_runner.data.order.plan import Order, Tail
 from sparkdl_runner.data.read.arena import Arena, Empty
 from sparkdl_runner.data.read.blocks import BlockLoader
 from sparkdl_runner.data.read.loaded_block import LoadedBlock
-from sparkdl_runner.network.arrays import Array
-from sparkdl_runner.network.ragged import Ragged, ragged
+from sparkdl_runner.tensors.arrays import Array
+from sparkdl_runner.tensors.ragged import Ragged, ragged
 
 
 class Uncollated(NamedTuple):

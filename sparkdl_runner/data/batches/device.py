@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from sparkdl_runner.data.batches.memory import ArrayMemory
-from sparkdl_runner.network.arrays import Array
+from sparkdl_runner.tensors.arrays import Array
 
 
 class _Tensors:

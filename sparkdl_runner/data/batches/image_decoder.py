@@ -20,9 +20,9 @@ from sparkdl_runner.data.decode.columns import ImageColumn
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.arena import Empty
 from sparkdl_runner.data.remote.disk_cache import DiskCache
-from sparkdl_runner.network.arrays import Array
-from sparkdl_runner.network.images import BadImageError, decode_image
 from sparkdl_runner.rank import rank_facts
+from sparkdl_runner.tensors.arrays import Array
+from sparkdl_runner.tensors.images import BadImageError, decode_image
 
 OnBadImage = Literal["error", "skip"]
 ON_BAD_IMAGE: tuple[OnBadImage, ...] = ("error", "skip")

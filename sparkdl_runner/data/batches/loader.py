@@ -31,7 +31,7 @@ from sparkdl_runner.data.read.costs import DataCosts
 from sparkdl_runner.data.read.memory_plan import MemoryLimit
 from sparkdl_runner.data.read.reader import RowGroupReader
 from sparkdl_runner.data.remote.cache_choice import DECODED, open_cache
-from sparkdl_runner.network.columns import Nulls
+from sparkdl_runner.tensors.columns import Nulls
 
 if TYPE_CHECKING:
     import torch

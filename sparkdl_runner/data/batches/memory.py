@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl_runner.network.arrays import Array
+from sparkdl_runner.tensors.arrays import Array
 
 _ALIGNMENT = 64
 """Bytes. JAX copies what does not begin at a multiple of this."""

@@ -7,11 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sparkdl_runner.base.cores import usable_cores
 from sparkdl_runner.base.whole_number import whole_number
 from sparkdl_runner.data.batches.batch_queue import BatchQueue, Transform
 from sparkdl_runner.data.batches.chunks import Chunker
 from sparkdl_runner.data.batches.image_decoder import ImageDecoder, OnBadImage
-from sparkdl_runner.data.batches.sample_threads import SampleThreads, cores
+from sparkdl_runner.data.batches.sample_threads import SampleThreads
 from sparkdl_runner.data.batches.sample_transform import SampleTransform, SampleTransformer
 from sparkdl_runner.data.decode.columns import CollatedColumn, Layout
 from sparkdl_runner.data.order.plan import Order, Tail
@@ -100,7 +101,7 @@ class Pipeline:
                 self.costs,
                 order,
                 lanes=len(lanes),
-                most_threads=min(4, cores()),
+                most_threads=min(4, usable_cores()),
                 threads=self.workers_count,
                 prefetch_batches=self.prefetch_batches,
             )

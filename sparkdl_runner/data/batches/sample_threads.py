@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
+from sparkdl_runner.base.cores import usable_cores
 from sparkdl_runner.rank import world
 
 T = TypeVar("T")
@@ -16,7 +16,7 @@ class SampleThreads:
     """As many threads as the host has cores for this rank, made when they are first used."""
 
     def __init__(self, count: int | None = None) -> None:
-        self.count = count or max(1, cores() // _ranks_here())
+        self.count = count or max(1, usable_cores() // _ranks_here())
         self._pool: ThreadPoolExecutor | None = None
 
     def map(self, work: Callable[[int], T], rows: int) -> list[T]:
@@ -39,11 +39,6 @@ class SampleThreads:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _ranks_here() -> int:

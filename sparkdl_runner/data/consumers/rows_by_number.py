@@ -14,9 +14,9 @@ from sparkdl_runner.data.decode.columns import DenseColumn, ImageColumn, Layout,
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.order.permutation import IntArray
 from sparkdl_runner.data.read.reader import RowGroupReader
-from sparkdl_runner.network.arrays import Array, validity
-from sparkdl_runner.network.images import BadImageError, decode_image
-from sparkdl_runner.network.ragged import Ragged
+from sparkdl_runner.tensors.arrays import Array, validity
+from sparkdl_runner.tensors.images import BadImageError, decode_image
+from sparkdl_runner.tensors.ragged import Ragged
 
 _READ_ROWS, _READ_BYTES = 8192, 8 << 20
 

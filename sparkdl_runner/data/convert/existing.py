@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from pyarrow import fs
 
 from sparkdl_runner.base.filesystem import StorageOptions, open_filesystem, redact
@@ -16,6 +17,7 @@ from sparkdl_runner.data.convert.described import converter_of
 from sparkdl_runner.data.dataset.converted import Converted
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.describe import check_nulls, describe_parquet, warn_of_ragged
+from sparkdl_runner.data.dataset.files import Files
 from sparkdl_runner.data.dataset.foreign_folder import find_parquet
 from sparkdl_runner.data.dataset.lake.open import Choice, open_table, select
 from sparkdl_runner.data.dataset.leftovers import MARKER_NAME
@@ -139,14 +141,17 @@ def _describe_once(
 
 def _refuse_rewritten(manifest: Manifest, files: Mapping[str, fs.FileInfo], url: str) -> None:
     """Refuses a folder in which a file was written between its listing and its reading."""
-    for file in manifest.files:
-        info = files[file.path]
-        known = file.modified_ns is not None and info.mtime_ns is not None
-        if file.size_bytes != info.size or (known and file.modified_ns != info.mtime_ns):
-            raise DatasetError(
-                f"{file.path} in {redact(url)} was written while it was described. Let the writing "
-                "end, and call make_spark_converter again."
-            )
+    described = Files.of(manifest.files)
+    sizes = np.array([info.size for info in files.values()])
+    times = np.array([-1 if info.mtime_ns is None else info.mtime_ns for info in files.values()])
+    modified_ns = described.numbers("modified_ns")
+    are_known = (modified_ns >= 0) & (times >= 0)
+    others = (described.numbers("size_bytes") != sizes) | (are_known & (modified_ns != times))
+    if others.any():
+        raise DatasetError(
+            f"{described.path(int(others.argmax()))} in {redact(url)} was written while it was "
+            "described. Let the writing end, and call make_spark_converter again."
+        )
 
 
 def _is_of(manifest: Manifest, files: Mapping[str, fs.FileInfo]) -> bool:

@@ -12,10 +12,10 @@ changes only.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ import numpy.typing as npt
 from pyarrow import fs
 
 from sparkdl_runner.base.filesystem import StorageOptions, join_url, open_filesystem, redact
+from sparkdl_runner.base.processes import HAS_PROC
+from sparkdl_runner.base.this_host import boot_id, namespace
 from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.files import Files, pack, unpack
 from sparkdl_runner.data.dataset.manifest import Manifest
@@ -45,15 +47,15 @@ class LocalFiles:
         """Looks up the files of a data set; None if that is not possible."""
         host = _this_host()
         try:
-            found = [os.stat(path) for path in dataset.paths()]
+            found = [owner_and_time(os.stat(path)) for path in dataset.paths()]
         except OSError:
             return None
         if host is None:
             return None
         return cls(
             host=host,
-            owners=np.array([one.st_uid for one in found], dtype=np.int64),
-            changed_ns=np.array([one.st_ctime_ns for one in found], dtype=np.int64),
+            owners=np.array([owner for owner, _ in found], dtype=np.int64),
+            changed_ns=np.array([changed_ns for _, changed_ns in found], dtype=np.int64),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -173,8 +175,8 @@ def owner_and_time(found: os.stat_result) -> tuple[int, int]:
 @cache
 def _this_host() -> str | None:
     """This boot of this host and this process's user namespace; None if unknown."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/user')}"
-    except OSError:
-        return None
+    booted, users = boot_id(), namespace("user")
+    if booted and users:
+        return f"{booted} {users}"
+    # Another host of this name would at most find files touched, and so compare their content.
+    return None if HAS_PROC else socket.gethostname()

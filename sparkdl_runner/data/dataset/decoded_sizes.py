@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +21,7 @@ _MOST_GROUPS, _MOST_CHUNKS = 64, 4096
 """Row groups that are sampled, evenly spread, and column chunks in them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SizedFile:
+class SizedFile(NamedTuple):
     """The decoded sizes of a file's columns, as far as its footer has them."""
 
     path: str
@@ -29,7 +29,7 @@ class SizedFile:
     """Of each row group; 0 for those that do not count."""
     decoded_bytes: Mapping[str, Sequence[int | None]]
     """See ``Footer.decoded_bytes``."""
-    names: Mapping[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = MappingProxyType({})
     """The names in the file of columns that have another one there."""
 
 

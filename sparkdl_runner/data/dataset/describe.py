@@ -7,16 +7,18 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 
 from sparkdl_runner.base.filesystem import StorageOptions, normalize_url, open_filesystem, redact
 from sparkdl_runner.data.dataset.dataset import Dataset, is_near
 from sparkdl_runner.data.dataset.decoded_sizes import DecodedSizes, SizedFile
+from sparkdl_runner.data.dataset.files import Files
 from sparkdl_runner.data.dataset.footers import (
-    Footer,
     FooterReader,
-    in_threads,
+    Footers,
+    slices_in_threads,
     write_footers,
 )
 from sparkdl_runner.data.dataset.foreign_folder import PARQUET_ENDINGS, is_hidden
@@ -35,7 +37,8 @@ from sparkdl_runner.data.dataset.observe import (
 )
 from sparkdl_runner.data.dataset.row_groups import RowGroups
 from sparkdl_runner.data.errors import ConversionError, DatasetError
-from sparkdl_runner.network.arrays import is_readable
+from sparkdl_runner.data.parquet.row_groups import RowGroupFacts
+from sparkdl_runner.tensors.arrays import is_readable
 
 _log = logging.getLogger(__name__)
 
@@ -188,15 +191,18 @@ def describe_parquet(
     directory = directory.rstrip("/")
     reader = FooterReader(filesystem, directory, just_written=just_written, keep=keep_footers)
     # Nothing is waited for on a local disk, so that threads would only wait for one another.
-    footers = in_threads(reader.read, files, 1 if is_near(filesystem, directory) else threads)
-    schema = footers[0].schema
-    for footer in footers[1:]:
-        _check_same_schema(schema, footer.schema, footers[0].file.path, footer.file.path)
+    at_once = 1 if is_near(filesystem, directory) else threads
+    footers = Footers()
+    for some in slices_in_threads(reader.read, files, at_once):
+        footers.extend(some)
+    schema, first_path = footers.schemas[0]
+    for other, path in footers.schemas[1:]:
+        _check_same_schema(schema, other, first_path, path)
     nulls, lengths = dict(null_counts or {}), dict(list_lengths or {})
     for name in schema.names:
-        counts = [footer.null_counts[name] for footer in footers]
-        if name not in nulls and None not in counts:
-            nulls[name] = sum(count for count in counts if count is not None)
+        count = footers.facts.null_count(name)
+        if name not in nulls and count is not None:
+            nulls[name] = count
     depths = {column.name: depth_of(column.type) for column in schema}
     unknown = []
     for column in schema:
@@ -205,14 +211,8 @@ def describe_parquet(
             nulls.setdefault(column.name, 0)
         elif column.name not in nulls or (column.name not in lengths and depths[column.name]):
             unknown.append(column.name)
-    sized = [
-        SizedFile(
-            path=footer.file.path,
-            rows=[rows for rows, _ in footer.groups],
-            decoded_bytes={} if footers_only else footer.decoded_bytes,
-        )
-        for footer in footers
-    ]
+    all_files = Files.joined(footers.files)
+    sized = [] if footers_only else _sized(all_files.paths(), footers.facts)
     sizes = DecodedSizes(filesystem, directory, sized, threads)
     for name in unknown:
         sizes.refuse_too_large(schema.field(name))
@@ -228,22 +228,31 @@ def describe_parquet(
             type=str(column.type),
             null_count=nulls[column.name],
             list_lengths=tuple(lengths.get(column.name, ())),
-            size_bytes=sum(footer.column_bytes[column.name] for footer in footers),
+            size_bytes=footers.facts.column_bytes[column.name],
             hint=hint_of(column.type),
-            is_clustered=_is_clustered(column.name, footers),
-            **sizes.of(column, lengths.get(column.name, ()), decoded, largest),
+            is_clustered=footers.facts.is_clustered(column.name),
+            **(sizes.of(column, lengths.get(column.name, ()), decoded, largest) if sized else {}),
         )
         for column in schema
     )
     return Manifest(
-        files=tuple(footer.file for footer in footers),
-        row_groups=RowGroups.of(footer.groups for footer in footers),
+        files=all_files,
+        row_groups=RowGroups.of(footers.facts.counts, footers.facts.rows, footers.facts.size_bytes),
         schema_base64=base64.b64encode(schema.serialize().to_pybytes()).decode(),
         columns=columns,
-        may_be_infinite=frozenset().union(*[footer.may_be_infinite for footer in footers]),
-        page_rows=max(footer.page_rows for footer in footers),
+        may_be_infinite=frozenset(footers.may_be_infinite),
+        page_rows=footers.page_rows,
         footer_sizes=write_footers(filesystem, directory, footers) if keep_footers else None,
     )
+
+
+def _sized(paths: Sequence[str], facts: RowGroupFacts) -> list[SizedFile]:
+    """The decoded sizes of all files; of none if no column is of variable size."""
+    if not any(facts.decoded_bytes):
+        return []
+    ends = np.cumsum(facts.counts).tolist()
+    rows = [facts.rows[end - count : end] for end, count in zip(ends, facts.counts, strict=True)]
+    return list(map(SizedFile, paths, rows, facts.decoded_bytes))
 
 
 def check_nulls(dataset: Dataset, allow_nulls: bool) -> None:
@@ -298,9 +307,3 @@ def _plain(arrow_type: pa.DataType) -> pa.DataType:
     if pa.types.is_large_string(arrow_type):
         return pa.string()
     return pa.binary() if pa.types.is_large_binary(arrow_type) else arrow_type
-
-
-def _is_clustered(name: str, footers: Sequence[Footer]) -> bool:
-    several_rows = sum(rows > 1 for footer in footers for rows, _ in footer.groups)
-    values = [value for footer in footers for value in footer.single_values[name]]
-    return 2 * len(values) > several_rows and len(set(values)) > 1

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +47,7 @@ def unpack(text: str, dtype: Any, count: int) -> npt.NDArray[Any]:
     return np.frombuffer(content, wanted).astype(dtype)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileInfo:
+class FileInfo(NamedTuple):
     """One Parquet file."""
 
     path: str
@@ -72,7 +71,7 @@ _LEAST = {
     "modified_ns": _UNKNOWN,
     "crc32": _UNKNOWN,
 }
-"""The numbers of a file, and the smallest value of each."""
+"""The numbers of a file, in the order of its fields, and the smallest value of each."""
 
 
 class Files(Sequence[FileInfo]):
@@ -93,13 +92,16 @@ class Files(Sequence[FileInfo]):
             return files
         files = list(files)
         numbers = {
-            name: np.array(
-                [_UNKNOWN if (it := getattr(file, name)) is None else it for file in files],
-                dtype=np.int64,
-            )
-            for name in _LEAST
+            name: np.array([_UNKNOWN if (it := file[place]) is None else it for file in files], int)
+            for place, name in enumerate(_LEAST, start=1)
         }
-        return cls("\0".join(file.path for file in files).encode(), numbers)
+        return cls("\0".join([file.path for file in files]).encode(), numbers)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Files]) -> Files:
+        """The files of all parts, one after the other."""
+        numbers = {name: np.concatenate([one._numbers[name] for one in parts]) for name in _LEAST}
+        return cls(b"\0".join([one._joined for one in parts]), numbers)
 
     def numbers(self, name: str) -> npt.NDArray[np.int64]:
         """int64 ``[files]``: a number of each, such as ``size_bytes``; -1 for None."""
@@ -142,8 +144,8 @@ class Files(Sequence[FileInfo]):
     def __iter__(self) -> Iterator[FileInfo]:
         columns = (self._numbers[name].tolist() for name in _LEAST)
         for path, *numbers in zip(self.paths(), *columns, strict=True):
-            known: Iterator[Any] = (None if it == _UNKNOWN else it for it in numbers)
-            yield FileInfo(path=path, **dict(zip(_LEAST, known, strict=True)))
+            known: list[Any] = [None if it == _UNKNOWN else it for it in numbers]
+            yield FileInfo(path, *known)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)

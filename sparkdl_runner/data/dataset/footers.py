@@ -7,7 +7,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -20,18 +20,19 @@ from sparkdl_runner.base.foreign_file import (
     ForeignFileError,
     IrregularFileError,
     open_input,
-    open_regular,
+    open_with_state,
     read_into,
 )
 from sparkdl_runner.data.dataset.checksum import crc32_from_sidecar
-from sparkdl_runner.data.dataset.files import FileInfo, unpack
+from sparkdl_runner.data.dataset.files import FileInfo, Files, unpack
 from sparkdl_runner.data.dataset.foreign_link import refuse_foreign_link
 from sparkdl_runner.data.dataset.held_folder import held
 from sparkdl_runner.data.dataset.legacy_calendar import refuse_legacy_calendar
 from sparkdl_runner.data.errors import DatasetError
+from sparkdl_runner.data.parquet.arrow_schema import without_arrow_schema
 from sparkdl_runner.data.parquet.footer import WITHOUT_KEYS, columns_of, parsed_footer
 from sparkdl_runner.data.parquet.leaves import Columns
-from sparkdl_runner.data.parquet.row_groups import facts_of_row_groups, may_be_infinite
+from sparkdl_runner.data.parquet.row_groups import RowGroupFacts, may_be_infinite
 
 FOOTERS_NAME = "_footers.bin"
 """The underscore makes Spark, Arrow and petastorm pass over it when they list a directory."""
@@ -44,26 +45,30 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Footer:
-    """The parts of a Parquet footer that are kept in memory; the whole is large."""
+@dataclass(kw_only=True)
+class Footers:
+    """What is kept in memory of the footers of some files; the whole is large."""
 
-    file: FileInfo
-    schema: pa.Schema
-    groups: list[tuple[int, int]]
-    column_bytes: dict[str, int]
-    null_counts: dict[str, int | None]
-    single_values: dict[str, list[Any]]
-    """For each column, the value of each row group that holds only one value."""
-    decoded_bytes: dict[str, list[int | None]]
-    """For each column of variable size, the bytes of its values in each row group, once decoded;
-    None where the footer does not know them."""
-    may_be_infinite: frozenset[str]
+    files: list[Files] = field(default_factory=list)
+    """Of each slice."""
+    schemas: list[tuple[pa.Schema, str]] = field(default_factory=list)
+    """Each schema that is not that of the file before, and the path of the first that has it."""
+    facts: RowGroupFacts = field(default_factory=RowGroupFacts)
+    may_be_infinite: set[str] = field(default_factory=set)
     """As ``may_be_infinite`` says, of files that were just written."""
-    page_rows: int
-    """As ``page_rows_of`` says."""
-    packed: bytes
-    """The whole, as ``unpack_footer`` takes it; empty where nobody asked for it."""
+    page_rows: int = 0
+    """The most that ``page_rows_of`` says."""
+    packed: list[bytes] = field(default_factory=list)
+    """Each as ``unpack_footer`` takes it, where somebody asked for it."""
+
+    def extend(self, other: Footers) -> None:
+        """Adds those of further files."""
+        self.files += other.files
+        self.schemas += other.schemas
+        self.facts.extend(other.facts)
+        self.may_be_infinite |= other.may_be_infinite
+        self.page_rows = max(self.page_rows, other.page_rows)
+        self.packed += other.packed
 
 
 def footer_bytes(stream: Any, path: str, *, is_local: bool = False) -> bytes:
@@ -136,13 +141,16 @@ def open_footer(
             link of another user's.
     """
     full_path = f"{folder}/{path}"
-    if isinstance(filesystem, pa.fs.LocalFileSystem):
-        state, tail = _local_tail(folder, path)
-    else:
-        state, tail = _any_tail(filesystem, full_path)
+    state, tail = _read_footer(filesystem, folder, path)
     parquet = parsed_footer(tail, full_path)
     refuse_legacy_calendar(filesystem, full_path, parquet)
     return state, parquet, tail
+
+
+def _read_footer(filesystem: pa.fs.FileSystem, folder: str, path: str) -> tuple[FileState, bytes]:
+    if isinstance(filesystem, pa.fs.LocalFileSystem):
+        return _local_tail(folder, path)
+    return _any_tail(filesystem, f"{folder}/{path}")
 
 
 def _any_tail(filesystem: pa.fs.FileSystem, full_path: str) -> tuple[FileState, bytes]:
@@ -157,14 +165,13 @@ def _local_tail(folder: str, path: str) -> tuple[FileState, bytes]:
     """Asks the kernel alone: of many small files, Arrow's streams take half of the time."""
     full_path = f"{folder}/{path}"
     try:
-        descriptor = open_regular(full_path)
+        descriptor, found = open_with_state(full_path)
     except (FileNotFoundError, IrregularFileError):
         raise DatasetError(f"{full_path} is not a file.") from None
     try:
         refuse_foreign_link(descriptor, folder, path)
-        found = os.fstat(descriptor)
         size = found.st_size
-        tail = os.pread(descriptor, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+        tail = os.pread(descriptor, min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))
         needed = _footer_size(tail, size, full_path)
         if needed > len(tail):
             tail = os.pread(descriptor, needed, size - needed)
@@ -190,43 +197,45 @@ class FooterReader:
         self._just_written, self._keep = just_written, keep
         self._columns: Columns | None = None
 
-    def read(self, path: str) -> Footer:
-        """Reads one file's footer.
+    def read(self, paths: Sequence[str]) -> Footers:
+        """Reads the footers of some files.
 
         Raises:
-            DatasetError: It is no Parquet file.
+            DatasetError: One is no Parquet file.
         """
+        found = Footers()
+        found.files.append(Files.of([self._read(path, found) for path in paths]))
+        return found
+
+    def _read(self, path: str, into: Footers) -> FileInfo:
         full_path = f"{self._directory}/{path}"
-        info, parquet, tail = open_footer(self._filesystem, self._directory, path)
-        metadata = parquet.metadata
+        info, tail = _read_footer(self._filesystem, self._directory, path)
+        bare = parsed_footer(without_arrow_schema(tail), full_path)
+        refuse_legacy_calendar(self._filesystem, full_path, bare)
+        metadata = bare.metadata
         columns = self._columns
-        if columns is None or not columns.fit(parquet):
-            columns = self._columns = columns_of(parquet, full_path)
+        if columns is None or not columns.fit(bare):
+            parquet = parsed_footer(tail, full_path)
+            if columns is None or not columns.is_of(parquet):
+                columns = self._columns = columns_of(parquet, bare, full_path)
+        if not into.schemas or into.schemas[-1][0] is not columns.schema:
+            into.schemas.append((columns.schema, path))
         try:
-            facts = facts_of_row_groups(metadata, columns)
+            into.facts.add(metadata, columns)
         except IndexError as error:
             raise DatasetError(
                 f"{full_path} has a broken Parquet footer: one of its {metadata.num_row_groups:,} "
                 f"row groups lacks some of the {metadata.num_columns:,} columns. Write it again."
             ) from error
-        return Footer(
-            file=FileInfo(
-                path=path,
-                size_bytes=info.size,
-                rows=metadata.num_rows,
-                footer_crc32=zlib.crc32(tail),
-                modified_ns=settled_time(info),
-                crc32=crc32_from_sidecar(self._filesystem, full_path, info.size)
-                if self._just_written
-                else None,
-            ),
-            schema=columns.schema,
-            may_be_infinite=may_be_infinite(metadata, columns)
-            if self._just_written
-            else frozenset(),
-            page_rows=page_rows_of(metadata),
-            packed=_packed(tail) if self._keep else b"",
-            **facts,
+        crc32 = None
+        if self._just_written:
+            crc32 = crc32_from_sidecar(self._filesystem, full_path, info.size)
+            into.may_be_infinite |= may_be_infinite(metadata, columns)
+        into.page_rows = max(into.page_rows, page_rows_of(metadata))
+        if self._keep:
+            into.packed.append(_packed(tail))
+        return FileInfo(
+            path, info.size, metadata.num_rows, zlib.crc32(tail), settled_time(info), crc32
         )
 
 
@@ -240,17 +249,17 @@ def footers_path(directory: str, first_file: str) -> str:
 
 
 def write_footers(
-    filesystem: pa.fs.FileSystem, directory: str, footers: Sequence[Footer]
+    filesystem: pa.fs.FileSystem, directory: str, footers: Footers
 ) -> npt.NDArray[np.int64]:
     """Writes the footers of all files, in their order.
 
     Returns:
         ``Manifest.footer_sizes``.
     """
-    folder, _, name = footers_path(directory, footers[0].file.path).rpartition("/")
+    folder, _, name = footers_path(directory, footers.files[0].path(0)).rpartition("/")
     with held(filesystem, folder) as there:
-        there.write(name, b"".join(footer.packed for footer in footers))
-    return np.array([len(footer.packed) for footer in footers], dtype=np.int64)
+        there.write(name, b"".join(footers.packed))
+    return np.array([len(packed) for packed in footers.packed], dtype=np.int64)
 
 
 def _packed(footer: bytes) -> bytes:
@@ -312,11 +321,18 @@ def in_threads(
     function: Callable[[_Item], _Result], items: Sequence[_Item], threads: int
 ) -> list[_Result]:
     """``[function(item) for item in items]``, with several at a time."""
-    if len(items) <= 1:
-        return [function(item) for item in items]
+    found = slices_in_threads(lambda some: [function(item) for item in some], items, threads)
+    return [result for some in found for result in some]
+
+
+def slices_in_threads(
+    function: Callable[[Sequence[_Item]], _Result], items: Sequence[_Item], threads: int
+) -> list[_Result]:
+    """What a function returns for slices of ``items``, in their order, with several at a time."""
     # Handing over one small file at a time costs as much as reading it.
     size = max(1, min(_MOST_TOGETHER, len(items) // (4 * threads)))
     slices = [items[start : start + size] for start in range(0, len(items), size)]
+    if threads == 1 or len(slices) <= 1:
+        return [function(some) for some in slices]
     with ThreadPoolExecutor(min(threads, len(slices)), "sparkdl-footers") as pool:
-        found = pool.map(lambda some: [function(item) for item in some], slices)
-        return [result for some in found for result in some]
+        return list(pool.map(function, slices))

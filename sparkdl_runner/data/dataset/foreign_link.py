@@ -10,6 +10,7 @@ import os
 import stat
 
 from sparkdl_runner.base.filesystem import is_far
+from sparkdl_runner.base.open_file import real_path
 from sparkdl_runner.data.errors import DatasetError
 
 _MOST_STEPS = 1000
@@ -32,7 +33,7 @@ def refuse_foreign_link(descriptor: int, folder: str, path: str) -> None:
         DatasetError: A link of another user's is on the way.
     """
     root = _real(folder)
-    found = os.readlink(f"/proc/self/fd/{descriptor}")  # One call, whatever is above.
+    found = real_path(descriptor, f"{folder}/{path}")
     if found.startswith(f"{root}/") or is_far(root):
         return
     link = _link_of_another(root, path)

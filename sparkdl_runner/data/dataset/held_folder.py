@@ -23,6 +23,7 @@ from sparkdl_runner.base.foreign_file import (
     read_small,
     read_whole,
 )
+from sparkdl_runner.base.open_file import path_of_folder
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a pipe would wait for a reader.
@@ -41,8 +42,10 @@ class HeldFolder:
 
     @property
     def path(self) -> str:
-        """A path of the folder itself, for as long as it is held."""
-        return self.name if self.descriptor is None else f"/proc/self/fd/{self.descriptor}"
+        """A path of the folder itself, for as long as it is held, where the system has one."""
+        if self.descriptor is None:
+            return self.name
+        return path_of_folder(self.descriptor, self.name)
 
     @property
     def is_ours(self) -> bool:

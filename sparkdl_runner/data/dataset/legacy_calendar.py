@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.parquet.leaves import owners_of
 from sparkdl_runner.data.parquet.scan import scan
-from sparkdl_runner.network.arrays import is_list
+from sparkdl_runner.tensors.arrays import is_list
 
 _SPARK = b"org.apache.spark."
 _FIRST_DAY = -141_427  # 1582-10-15

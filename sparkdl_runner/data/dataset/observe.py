@@ -17,7 +17,7 @@ from sparkdl_runner.data.dataset.dataset import Dataset
 from sparkdl_runner.data.dataset.footers import in_threads
 from sparkdl_runner.data.parquet.scan import scan
 from sparkdl_runner.data.parquet.sizes import is_variable, row_sizes
-from sparkdl_runner.network.arrays import is_list
+from sparkdl_runner.tensors.arrays import is_list
 
 _SCANS = 4
 """Files whose columns are read together: with a few batches each, some 100 MiB."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,19 +30,14 @@ class RowGroups:
     size_bytes: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, per_file: Iterable[Iterable[tuple[int, int]]]) -> RowGroups:
-        """Builds the arrays from ``(rows, size_bytes)`` of each row group of each file."""
-        entries = [
-            (file, index, rows, size_bytes)
-            for file, groups in enumerate(per_file)
-            for index, (rows, size_bytes) in enumerate(groups)
-        ]
-        table = np.array(entries, dtype=np.int64).reshape(len(entries), 4)
+    def of(cls, counts: Sequence[int], rows: Sequence[int], size_bytes: Sequence[int]) -> RowGroups:
+        """Builds the arrays from the number of row groups in each file, and the numbers of each."""
+        file = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
         return cls(
-            file=table[:, 0].astype(np.int32),
-            index_in_file=table[:, 1].astype(np.int32),
-            rows=table[:, 2].copy(),
-            size_bytes=table[:, 3].copy(),
+            file=file,
+            index_in_file=_index_in_file(file),
+            rows=np.array(rows, np.int64),
+            size_bytes=np.array(size_bytes, np.int64),
         )
 
     def __len__(self) -> int:
@@ -78,10 +73,9 @@ class RowGroups:
         for numbers in (rows, size_bytes):
             if (numbers < 0).any() or sum(numbers.tolist()) >= 2**63:
                 raise ForeignFileError("its row groups have impossible sizes")
-        starts = np.searchsorted(file, file)  # where each row group's own file begins
         return cls(
             file=file,
-            index_in_file=(np.arange(len(file)) - starts).astype(np.int32),
+            index_in_file=_index_in_file(file),
             rows=rows,
             size_bytes=size_bytes,
         )
@@ -96,6 +90,11 @@ class _Fields:
 
 
 _TYPES = {"file": np.int32, "index_in_file": np.int32, "rows": np.int64, "size_bytes": np.int64}
+
+
+def _index_in_file(file: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    starts = np.searchsorted(file, file)  # where each row group's own file begins
+    return (np.arange(len(file)) - starts).astype(np.int32)
 
 
 def _unpacked(count: int, arrays: dict[str, str]) -> RowGroups:

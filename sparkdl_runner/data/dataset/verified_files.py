@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs
 
-from sparkdl_runner.base.foreign_file import open_input, open_regular
+from sparkdl_runner.base.foreign_file import open_input, open_with_state
+from sparkdl_runner.base.open_file import arrow_file
 from sparkdl_runner.base.retrying import patiently
 from sparkdl_runner.data.dataset.checksum import crc32_of
 from sparkdl_runner.data.dataset.converted import Converted, owner_and_time
@@ -98,10 +99,9 @@ class VerifiedFiles:
             stream, found = open_input(self.dataset.filesystem, path), None
         else:
             # The path may name another file a moment later, so ask about the one that was opened.
-            descriptor = open_regular(path)
+            descriptor, found = open_with_state(path)
             try:
-                found = os.fstat(descriptor)
-                stream = self.dataset.filesystem.open_input_file(f"/proc/self/fd/{descriptor}")
+                stream = arrow_file(descriptor)
             finally:
                 os.close(descriptor)
         try:
@@ -151,7 +151,7 @@ class VerifiedFiles:
         if not touched:
             return self.dataset
         files = zip(manifest.files, times, strict=True)
-        now = tuple(replace(file, modified_ns=time) for file, time in files)
+        now = tuple(file._replace(modified_ns=time) for file, time in files)
         return self.dataset._replace(manifest=replace(manifest, files=now))
 
     def check_share(self, rank: int, world_size: int) -> None:

@@ -1,4 +1,4 @@
 """Prepares a loader's columns: keeps rows for the shuffle, packs them, reads Spark's own structs.
 
-Pure, without files. Numbers become arrays by ``network``. Imported by all packages of ``data``.
+Pure, without files. Numbers become arrays by ``tensors``. Imported by all packages of ``data``.
 """

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sparkdl_runner.data.errors import BadRowError
-from sparkdl_runner.network.arrays import Array, validity
-from sparkdl_runner.network.images import ImageSize
+from sparkdl_runner.tensors.arrays import Array, validity
+from sparkdl_runner.tensors.images import ImageSize
 
 _MEMBER = "arr.npy"
 """petastorm's name for the array in an ``.npz``."""

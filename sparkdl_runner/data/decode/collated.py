@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from sparkdl_runner.data.decode import packing
 from sparkdl_runner.data.decode.columns import CollatedColumn
-from sparkdl_runner.network.arrays import Leaf
+from sparkdl_runner.tensors.arrays import Leaf
 
 
 def collated_column(

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from sparkdl_runner.network.arrays import Array, Leaf
-from sparkdl_runner.network.columns import Nulls
-from sparkdl_runner.network.images import ImageSize
+from sparkdl_runner.tensors.arrays import Array, Leaf
+from sparkdl_runner.tensors.columns import Nulls
+from sparkdl_runner.tensors.images import ImageSize
 
 NULLS: tuple[Nulls, ...] = ("error", "fill", "nan", "mask")
 ROW_MASK = "row_mask"

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from sparkdl_runner.data.decode.rows import take
-from sparkdl_runner.network.arrays import Array
-from sparkdl_runner.network.ragged import bytes_of, padded, ragged
+from sparkdl_runner.tensors.arrays import Array
+from sparkdl_runner.tensors.ragged import bytes_of, padded, ragged
 
 PACKED_ENTRIES = ("", "_document_ids", "_positions", "_cu_seqlens")
 """The suffixes of the entries that ``pack`` makes of a column."""

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkdl_runner.data.errors import BadRowError
-from sparkdl_runner.network.arrays import Array, as_numpy, validity
-from sparkdl_runner.network.ragged import bytes_of
+from sparkdl_runner.tensors.arrays import Array, as_numpy, validity
+from sparkdl_runner.tensors.ragged import bytes_of
 
 NO_UTF8_REMEDY = (
     "Spark does not check what it is told is text. Decode it there, as by "

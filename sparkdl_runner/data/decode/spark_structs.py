@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.network.arrays import Array, as_numpy, lists, validity
+from sparkdl_runner.tensors.arrays import Array, as_numpy, lists, validity
 
 
 def decode_schema(array: pa.Array, shape: tuple[int, int, int]) -> npt.NDArray[np.uint8]:

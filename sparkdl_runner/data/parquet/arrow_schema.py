@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 _KEY = b"\x0cARROW:schema\x18"
 """The key, its length before it and the type of the value after it, by Thrift."""
+_HIDDEN_KEY = _KEY.replace(b"schema", b"hidden")
 _PLAIN = {23: 4, 24: 5, 25: 12, 26: 21}
 """The numbers of the types: BinaryView, Utf8View, ListView and LargeListView; and the plain ones.
 None of them has anything more to say, so that no other byte changes."""
@@ -39,6 +40,16 @@ def metadata_of(stream: Any) -> pq.FileMetaData:
     return read_metadata(stream.read_at(min(length, size), max(0, size - length)))
 
 
+def without_arrow_schema(footer: bytes) -> bytes:
+    """A footer whose Arrow schema goes by another name, so that Arrow does not decode it.
+
+    That takes a third of the time to parse a small footer, and says the same in all files of a
+    folder. Pages and statistics are read by Parquet's own schema.
+    """
+    before, key, after = footer.rpartition(_KEY)
+    return before + _HIDDEN_KEY + after if key else footer
+
+
 def without_views(footer: bytes | memoryview) -> bytes:
     """A footer whose Arrow schema, if there is one, has no views; of the same length."""
     footer = bytes(footer)
@@ -54,7 +65,7 @@ def without_views(footer: bytes | memoryview) -> bytes:
             break
     text = footer[start : start + length]
     plain = _without_views(text)
-    return footer if plain is text else footer[:start] + plain + footer[start + length :]
+    return footer if plain == text else footer[:start] + plain + footer[start + length :]
 
 
 @functools.lru_cache(maxsize=8)  # The files of a folder have one schema, and may be many.

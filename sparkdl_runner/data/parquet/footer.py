@@ -41,8 +41,13 @@ def parsed_footer(tail: bytes, path: str) -> pq.ParquetFile:
     return parquet
 
 
-def columns_of(parquet: pq.ParquetFile, path: str) -> Columns:
+def columns_of(parquet: pq.ParquetFile, bare: pq.ParquetFile, path: str) -> Columns:
     """What follows from the schema of a file.
+
+    Args:
+        parquet: The file without its pages.
+        bare: The same, ``without_arrow_schema``.
+        path: For messages.
 
     Raises:
         DatasetError: Two columns have one name, or Arrow has no such type.
@@ -57,7 +62,7 @@ def columns_of(parquet: pq.ParquetFile, path: str) -> Columns:
             f"{path} has several columns called {twice[0]!r}, which nobody could tell apart. Write "
             "it again with a name for each."
         )
-    return Columns.of(parquet)
+    return Columns.of(parquet, bare)
 
 
 def _why(error: Exception) -> str:

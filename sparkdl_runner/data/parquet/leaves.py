@@ -32,16 +32,16 @@ class Columns:
     schema: pa.Schema
     """Without metadata."""
     owners: list[str]
-    flat: frozenset[str]
-    """Columns of one leaf, whose nulls its statistics count."""
+    nested: frozenset[str]
+    """Columns whose nulls no statistics count. The others have one leaf."""
     widths: dict[str, list[int | None]]
     """Of columns of variable size: ``leaf_widths``."""
     source: tuple[Any, Any]
-    """Parquet's schema, and what the writer's footer has beside it."""
+    """Parquet's schema, and what the writer's footer has beside it, as ``fit`` compares them."""
 
     @classmethod
-    def of(cls, parquet: pq.ParquetFile) -> Columns:
-        """Those of a file."""
+    def of(cls, parquet: pq.ParquetFile, bare: pq.ParquetFile | None = None) -> Columns:
+        """Those of a file; ``bare`` is the same ``without_arrow_schema``, for ``fit``."""
         schema = parquet.schema_arrow.remove_metadata()
         owners = owners_of(parquet)
         counts = Counter(owners)
@@ -49,14 +49,19 @@ class Columns:
         return cls(
             schema=schema,
             owners=owners,
-            flat=frozenset(one.name for one in schema if not pa.types.is_nested(one.type)),
+            nested=frozenset(one.name for one in schema if pa.types.is_nested(one.type)),
             widths={name: of for name, of in widths.items() if len(of) == counts[name]},
-            source=(parquet.schema, parquet.metadata.metadata),
+            source=((bare or parquet).schema, (bare or parquet).metadata.metadata),
         )
 
-    def fit(self, parquet: pq.ParquetFile) -> bool:
+    def is_of(self, parquet: pq.ParquetFile) -> bool:
         """Whether a file has the same schema."""
-        schema, more = self.source
-        if schema.equals(parquet.schema) and more == parquet.metadata.metadata:
-            return True  # Arrow's schema follows from these, and takes longer to make.
         return bool(self.schema.equals(parquet.schema_arrow))
+
+    def fit(self, bare: pq.ParquetFile) -> bool:
+        """Whether a file ``without_arrow_schema`` surely has the same schema.
+
+        It may also if its writer noted something else beside it, such as pandas its index.
+        """
+        schema, more = self.source
+        return bool(schema.equals(bare.schema) and more == bare.metadata.metadata)

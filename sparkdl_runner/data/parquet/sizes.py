@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sparkdl_runner.network.arrays import as_numpy, is_list, leaf_of, lists
+from sparkdl_runner.tensors.arrays import as_numpy, is_list, leaf_of, lists
 
 _TEXTS = {
     f"{size}{kind}{view}"

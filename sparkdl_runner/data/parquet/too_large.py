@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from sparkdl_runner.data.parquet.sizes import leaf_widths
-from sparkdl_runner.network.arrays import is_list
+from sparkdl_runner.tensors.arrays import is_list
 
 MOST_BYTES = 2**31 - 1
 TOO_LARGE = (

@@ -18,7 +18,7 @@ import numpy as np
 
 from sparkdl_runner.data.decode.columns import DenseColumn, Layout, Output
 from sparkdl_runner.data.order.permutation import IntArray
-from sparkdl_runner.network.arrays import Array
+from sparkdl_runner.tensors.arrays import Array
 
 Empty = Callable[[str, tuple[int, ...], np.dtype[Any]], Array]
 """Makes the array of a given name, shape and dtype that a gather fills."""

@@ -12,7 +12,7 @@ from sparkdl_runner.data.dataset.manifest import ColumnInfo, Manifest
 from sparkdl_runner.data.decode.columns import Layout
 from sparkdl_runner.data.order.defaults import DefaultOrder
 from sparkdl_runner.data.order.plan import Order
-from sparkdl_runner.network.arrays import is_list, leaf_of
+from sparkdl_runner.tensors.arrays import is_list, leaf_of
 
 LEAST_DECODED_BYTES = 64 << 10
 """Decoding fewer bytes at a time costs more for the call than for the values."""

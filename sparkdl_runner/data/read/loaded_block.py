@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from sparkdl_runner.data.order.permutation import IntArray
 from sparkdl_runner.data.order.plan import Block
-from sparkdl_runner.network.arrays import as_numpy, is_list
+from sparkdl_runner.tensors.arrays import as_numpy, is_list
 
 
 @dataclass(kw_only=True, eq=False)

@@ -26,7 +26,7 @@ from sparkdl_runner.data.parquet.arrow_schema import read_metadata
 from sparkdl_runner.data.parquet.too_large import TOO_LARGE, has_a_limit, is_too_large
 from sparkdl_runner.data.remote.disk_cache import DiskCache
 from sparkdl_runner.data.remote.ranges import RemoteRowGroups
-from sparkdl_runner.network.errors import BadColumnError, BadValueError, UnexpectedNullError
+from sparkdl_runner.tensors.errors import BadColumnError, BadValueError, UnexpectedNullError
 
 _BUFFER_BYTES = 128 << 10
 _NO_SUCH_VALUE = (

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from sparkdl_runner.base.open_file import arrow_file
 from sparkdl_runner.data.remote.cache_folder import OPENED, UNFINISHED, CacheFolder
 
 _log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class DiskCache:
                     self._place.reserve(-max(0, found.st_size - start))
                     return None
                 self._note_checked(key, found.st_ctime_ns)
-            return pa.OSFile(f"/proc/self/fd/{descriptor}")
+            return arrow_file(descriptor)
         except OSError:
             return None
         finally:
@@ -217,7 +218,7 @@ class DiskCache:
                 )
                 return False
             counted = entry_bytes
-            if entry_bytes > _LARGE_BYTES:
+            if entry_bytes > _LARGE_BYTES and hasattr(os, "posix_fallocate"):  # Not on macOS.
                 os.posix_fallocate(locked, start, entry_bytes)
         except OSError as error:
             self._give_up(error)

@@ -109,7 +109,8 @@ class MemoryPool:
         if mapped is None:
             self._keep_up_to(self.limit_bytes - self._used_bytes - mapped_bytes)
             mapped = mmap.mmap(-1, mapped_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            with suppress(OSError):  # Some kernels have none. A page fault for 4 KiB costs more.
+            # Some kernels and systems have none. A page fault for 4 KiB costs more.
+            with suppress(OSError, AttributeError):
                 mapped.madvise(mmap.MADV_HUGEPAGE)
         mapped_bytes = len(mapped)
         self._used_bytes += mapped_bytes

@@ -13,6 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sparkdl_runner.base.open_file import arrow_file
+
 Extents = Sequence[tuple[int, memoryview]]
 """The offset of each extent in its file, and its bytes."""
 
@@ -86,7 +88,7 @@ def on_disk(
         file.flush()
         descriptor = os.dup(file.fileno())
     try:
-        return pa.OSFile(f"/proc/self/fd/{descriptor}")
+        return arrow_file(descriptor)
     finally:
         os.close(descriptor)
 

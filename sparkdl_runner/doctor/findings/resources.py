@@ -57,6 +57,8 @@ def shared_memory(host: Place) -> Finding:
     free = 0 if shared is None else shared.get("free_bytes", 0)
     if free >= ROOMY_SHARED_BYTES:
         return ok(f"/dev/shm: {_size(free)} free")  # noqa: S108
+    if shared is None and host.facts["system"] != "Linux":
+        return not_checked(f"{host.facts['system']} has no /dev/shm, and needs none")
     left = "is not there" if shared is None else f"has {_size(free)} left"
     return warning(
         f"/dev/shm {left}.",  # noqa: S108

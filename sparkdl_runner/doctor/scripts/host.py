@@ -250,6 +250,7 @@ def describe(request: dict[str, Any]) -> dict[str, Any]:
         smi = pool.submit(gpus, min(seconds, 10))
         servers = {url: pool.submit(server, url, 4) for url in request["servers"]}
         return {
+            "system": platform.system(),
             "python": platform.python_version(),
             "executable": sys.executable,
             "packages": installed,

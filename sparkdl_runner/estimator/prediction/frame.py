@@ -11,8 +11,8 @@ from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from sparkdl_runner.network.columns import Column, null_sentence
-from sparkdl_runner.network.predictor import Description, matrices
+from sparkdl_runner.tensors.columns import Column, null_sentence
+from sparkdl_runner.tensors.predictor import Description, matrices
 from sparkdl_runner.training.fitting.network_columns import type_of
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparkdl_runner import network as network_package
+from sparkdl_runner import tensors
 from sparkdl_runner.base.shown_text import tell
-from sparkdl_runner.network import saved
-from sparkdl_runner.network.columns import Column
-from sparkdl_runner.network.outputs import PREDICTION
+from sparkdl_runner.tensors import saved
+from sparkdl_runner.tensors.columns import Column
+from sparkdl_runner.tensors.outputs import PREDICTION
 from sparkdl_runner.tracking.models.flavor_arguments import taken_by, version_of
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _requirements(form: str, columns: tuple[Column, ...]) -> list[str]:
 def _copy_package(folder: Path) -> None:
     """Copies the package of networks, also out of a zip, as in spark-submit's --py-files."""
     folder.mkdir()
-    for file in resources.files(network_package).iterdir():
+    for file in resources.files(tensors).iterdir():
         if file.name.endswith(".py"):
             with file.open("rb") as source, (folder / file.name).open("wb") as target:
                 shutil.copyfileobj(source, target)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from sparkdl_runner.network.predictor import Description
-from sparkdl_runner.network.spark_worker import Prediction, field
+from sparkdl_runner.tensors.predictor import Description
+from sparkdl_runner.tensors.spark_worker import Prediction, field
 
 
 def prediction_udf(prediction: Prediction, description: Description) -> Any:

@@ -6,8 +6,8 @@ from typing import Literal
 
 import pydantic
 
+from sparkdl_runner.jobs.parsing import Settings
 from sparkdl_runner.jobs.scoring.predictions import Task
-from sparkdl_runner.jobs.settings import Settings
 from sparkdl_runner.jobs.spark.source import Source, is_table
 
 

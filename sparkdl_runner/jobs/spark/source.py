@@ -10,7 +10,7 @@ import pydantic
 from sparkdl_runner.base.filesystem import redact
 from sparkdl_runner.base.nearest import did_you_mean, nearest
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs.settings import Settings
+from sparkdl_runner.jobs.parsing import Settings
 from sparkdl_runner.jobs.spark import storage
 from sparkdl_runner.jobs.spark.csv_files import CSV_OPTIONS, check_csv
 from sparkdl_runner.launch.driver.spark import java

@@ -11,13 +11,13 @@ import pydantic
 
 from sparkdl_runner.base.nearest import did_you_mean
 from sparkdl_runner.errors import ConfigError, NotPicklableError
-from sparkdl_runner.jobs.settings.refusal import sentence
+from sparkdl_runner.jobs.parsing.refusal import sentence
 from sparkdl_runner.jobs.training.arguments import check_names
 from sparkdl_runner.jobs.training.data import refusals
 from sparkdl_runner.jobs.training.plan_of_settings import flat, plan, put
 from sparkdl_runner.jobs.training.plan_settings import PlanSettings
 from sparkdl_runner.jobs.training.settings import TrainSettings
-from sparkdl_runner.network.inputs import Inputs
+from sparkdl_runner.tensors.inputs import Inputs
 from sparkdl_runner.tracking.run.opening.run_name import RunName
 from sparkdl_runner.training.description.described import maker_of
 from sparkdl_runner.training.description.logged import read_example, train_and_log

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkdl_runner.base.nearest import did_you_mean
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs.settings import Settings, todays_keys
+from sparkdl_runner.jobs.parsing import Settings, todays_keys
 from sparkdl_runner.jobs.training.named_things import CLASS, function, is_named, maker, thing
 from sparkdl_runner.jobs.training.plan_settings import EarlyStoppingSettings, PlanSettings
 from sparkdl_runner.training.description import kinds

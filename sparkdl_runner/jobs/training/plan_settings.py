@@ -11,8 +11,8 @@ from typing import Annotated, Any, ClassVar
 import pydantic
 from pydantic_core import PydanticCustomError
 
-from sparkdl_runner.jobs.settings import Settings, settings_like
-from sparkdl_runner.jobs.settings.refusal import OWN_WORDS
+from sparkdl_runner.jobs.parsing import Settings, settings_like
+from sparkdl_runner.jobs.parsing.refusal import OWN_WORDS
 from sparkdl_runner.jobs.training.named_things import check_form, is_named
 from sparkdl_runner.training.description import kinds
 from sparkdl_runner.training.description.options import OPTIONS, TrainingPlan, checked_option

@@ -7,7 +7,7 @@ from typing import Any
 import pydantic
 
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs.settings import Settings
+from sparkdl_runner.jobs.parsing import Settings
 from sparkdl_runner.launch.script.script import Script
 
 # Settings that become arguments of a function.

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import pydantic
 
-from sparkdl_runner.jobs.settings import Settings, settings_like
+from sparkdl_runner.jobs.parsing import Settings, settings_like
 from sparkdl_runner.jobs.spark.source import Source
 from sparkdl_runner.jobs.training.plan_settings import PlanSettings
 from sparkdl_runner.jobs.training.script_settings import ScriptSettings

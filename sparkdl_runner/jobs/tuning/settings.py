@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from sparkdl_runner.jobs.settings import Settings
+from sparkdl_runner.jobs.parsing import Settings
 from sparkdl_runner.jobs.training.named_things import check_form
 from sparkdl_runner.jobs.training.settings import TrainSettings
 

@@ -9,11 +9,11 @@ that it printed something.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
 
+from sparkdl_runner.base import processes
 from sparkdl_runner.launch.wire.messages import Pulse, VitalSigns
 
 _BUSY_SHARE = 0.25
@@ -63,7 +63,10 @@ class Observer:
     def look(self) -> VitalSigns:
         """Looks at the process, from outside."""
         threads = self._threads
-        state, cpu_seconds = _state(f"/proc/{self._pid}/stat")
+        process = _stat(self._pid)
+        state, cpu_seconds = (process.state, process.cpu_seconds) if process else ("", 0.0)
+        if threads and not processes.HAS_PROC:
+            threads = [self._pid]  # All threads of the process, as if they were one.
         ran_and_waited = {tid: _ran_and_waited(self._pid, tid) for tid in threads}
         with self._lock:
             now = self._now()
@@ -102,29 +105,27 @@ class Observer:
 
 def process_state(pid: int) -> str:
     """A process's state, as in proc(5); empty if there is none."""
-    return _state(f"/proc/{pid}/stat")[0]
+    found = _stat(pid)
+    return found.state if found else ""
 
 
-def _state(path: str) -> tuple[str, float]:
-    """State and seconds of processor time of a process or thread; see proc(5), ``stat``."""
+def _stat(pid: int, thread: int | None = None) -> processes.ProcessStat | None:
     try:
-        with open(path, "rb") as stat:
-            fields = stat.read().rpartition(b")")[2].split()
+        return processes.stat(pid, thread)
     except OSError:
-        return "", 0.0
-    ticks = int(fields[11]) + int(fields[12])
-    return fields[0].decode(), ticks / os.sysconf("SC_CLK_TCK")
+        return None  # Whoever looks goes on looking.
 
 
 def _ran_and_waited(pid: int, tid: int) -> tuple[float, float]:
     """Seconds that a thread ran, and seconds that it was ready to run and waited for a processor.
 
-    See the kernel's documentation, sched-stats. Where a kernel does not count them (gVisor), the
-    seconds of ``stat`` are taken, and the thread is held to have waited for none.
+    See the kernel's documentation, sched-stats. Where a kernel does not count them (gVisor, macOS),
+    the seconds of ``stat`` are taken, and the thread is held to have waited for none.
     """
     try:
         with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as schedstat:
             ran, waited, _ = schedstat.read().split()
     except (OSError, ValueError):
-        return _state(f"/proc/{pid}/task/{tid}/stat")[1], 0.0
+        found = _stat(pid, tid if processes.HAS_PROC else None)
+        return found.cpu_seconds if found else 0.0, 0.0
     return int(ran) / 1e9, int(waited) / 1e9

@@ -11,10 +11,12 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 
+from sparkdl_runner.base import processes
 from sparkdl_runner.base.redaction import secrets_of
 from sparkdl_runner.launch.agent.memory_evidence import MemoryEvidence
 from sparkdl_runner.launch.agent.vital_signs import process_state
@@ -26,6 +28,7 @@ from sparkdl_runner.rank import stop_request
 
 # How long a process that was killed may take to be gone.
 KILL_SECONDS = 10.0
+_LOOK_SECONDS = 0.02
 
 
 class WorkerProcess:
@@ -159,10 +162,16 @@ class WorkerProcess:
 
     def await_exit(self) -> None:
         """Waits until the worker's own process is dead; it is not reaped here."""
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        while not self.has_ended():
+            time.sleep(_LOOK_SECONDS)
 
     def has_ended(self) -> bool:
         """Whether the process is dead; it is not reaped here, so that its group keeps its id."""
+        if not hasattr(os, "waitid"):  # Before Python 3.13, macOS has it not.
+            found = processes.stat(self.pid)
+            return found is None or found.has_ended
         try:
             flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
             return os.waitid(os.P_PID, self.pid, flags) is not None

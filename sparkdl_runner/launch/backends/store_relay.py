@@ -10,6 +10,7 @@ differs from version to version.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from contextlib import suppress
 
@@ -47,7 +48,7 @@ class StoreRelay(ServerThread):
         super().__init__(
             listener, name="sparkdl-store-relay", expected=expected, peers=peers, own_user_only=True
         )
-        self._store = store.getsockname()
+        self._store = store.getsockname()[:2]
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Passes on one connection, until either end closes it."""
@@ -78,15 +79,27 @@ def listen(address: str, port_range: network.PortRange | None = None) -> Listene
     Both have the same port: torch has one argument for the port that rank 0 serves, and for the one
     that it connects to.
     """
-    behind = "127.0.0.2" if address == network.LOOPBACK else network.LOOPBACK
     port = 0
     for left in reversed(range(_TRIES)):
         listener = network.listen(address, port_range, above=port)
         port = listener.getsockname()[1]
         try:
-            return Listeners(listener, socket.create_server((behind, port), backlog=_BACKLOG))
+            return Listeners(listener, _listen_behind(address, port))
         except OSError:
             listener.close()
             if not left:
                 raise
     raise AssertionError
+
+
+def _listen_behind(address: str, port: int) -> socket.socket:
+    """Opens the socket for the store, on a loopback address other than ``address``."""
+    if address != network.LOOPBACK:
+        return socket.create_server((network.LOOPBACK, port), backlog=_BACKLOG)
+    try:
+        return socket.create_server(("127.0.0.2", port), backlog=_BACKLOG)
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise
+        # macOS has this address alone of its network, and that of IPv6.
+        return socket.create_server(("::1", port), family=socket.AF_INET6, backlog=_BACKLOG)

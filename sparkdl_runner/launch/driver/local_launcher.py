@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import secrets
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+from sparkdl_runner.base.cores import usable_cores
+from sparkdl_runner.base.processes import HAS_PROC
+from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.agent.host.other_users import check_host_is_not_shared
 from sparkdl_runner.launch.agent.rank_log import RankLog, rank_log
@@ -63,6 +66,8 @@ class LocalLauncher:
         self, attempt: AttemptSpec, reports: Sequence[Reports], stop: StopRequest
     ) -> list[Outcome]:
         """See ``Launcher.run``."""
+        if not HAS_PROC:
+            _tell_what_is_missing()
         gang = LocalGang(attempt, self._num_proc, reports)
         with stop.told_to(gang.request_stop, gang.interrupt):
             ends = gang.run()
@@ -180,7 +185,7 @@ class LocalGang(Gang):
 
     def _environment(self) -> dict[str, str]:
         return worker_environment(
-            threads=max(1, len(os.sched_getaffinity(0)) // self.num_proc),
+            threads=max(1, usable_cores() // self.num_proc),
             variables=self.attempt.variables,
         )
 
@@ -208,6 +213,16 @@ class LocalGang(Gang):
             self.watch.ended(envelope.world)
 
 
+@functools.cache
+def _tell_what_is_missing() -> None:
+    """Says it once in this process."""
+    tell(
+        "this system has no /proc: a hang is seen later if another thread of the rank computes, a "
+        "kill for lack of memory looks like any other, and other users of this machine are not "
+        "kept from the ranks' store."
+    )
+
+
 def check_cores(num_proc: int, *, per_core: int, reason: str, instead: str) -> None:
     """Refuses so many ranks on this host that they would hardly start.
 
@@ -220,7 +235,7 @@ def check_cores(num_proc: int, *, per_core: int, reason: str, instead: str) -> N
     Raises:
         LaunchError: They are too many.
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     if num_proc > per_core * cores:
         raise LaunchError(
             f"{num_proc} ranks are too many for the {cores} {'core' if cores == 1 else 'cores'} of "

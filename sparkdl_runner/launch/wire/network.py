@@ -9,6 +9,7 @@ import socket
 
 import psutil
 
+from sparkdl_runner.base.this_host import namespace
 from sparkdl_runner.errors import LaunchError
 
 LOOPBACK = "127.0.0.1"
@@ -132,13 +133,8 @@ def host_key(address: str) -> str:
     Two containers or network namespaces may share a hostname, and two namespaces of one machine
     share everything else, so the key holds the hostname, the namespaces and the address.
     """
-    parts = [socket.gethostname(), address]
-    for namespace in ("net", "pid", "uts"):
-        try:
-            parts.append(os.readlink(f"/proc/self/ns/{namespace}"))
-        except OSError:
-            parts.append("-")
-    return "|".join(parts)
+    kinds = ("net", "pid", "uts")
+    return "|".join([socket.gethostname(), address, *(namespace(kind) or "-" for kind in kinds)])
 
 
 def listen(address: str, port_range: PortRange | None = None, *, above: int = 0) -> socket.socket:

@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from sparkdl_runner.launch.wire.network import addresses_of_host
-from sparkdl_runner.launch.wire.socket_owner import Address, owner
+from sparkdl_runner.launch.wire.socket_owner import IS_KNOWN, Address, owner
 
 # asyncio's default is 100, too few for thousands of agents that connect at once.
 BACKLOG = 4096
@@ -33,7 +33,8 @@ class ServerThread(ABC):
         expected: How many connections the run's own processes need at once. Others may be open
             besides, as far as this process's limit of open files allows.
         peers: The IP addresses that may connect; None for any.
-        own_user_only: Whether of this host only processes of our own user may connect.
+        own_user_only: Whether of this host only processes of our own user may connect,
+            where the system tells whose they are.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class ServerThread(ABC):
     ) -> None:
         self._listener = listener
         self._peers = peers
-        self._own_user_only = own_user_only
+        self._own_user_only = own_user_only and IS_KNOWN
         open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = expected + min(max(64, 4 * expected), open_files // 8)
         self._strangers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}

@@ -14,6 +14,9 @@ from pathlib import Path
 
 Address = tuple[str, int]
 
+IS_KNOWN = hasattr(socket, "AF_NETLINK")
+"""Whether the system tells any process. macOS tells only root, so ``owner`` is not called there."""
+
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _NLM_F_REQUEST = 1

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sparkdl_runner.base.databricks import on_databricks
 from sparkdl_runner.base.shown_text import tell
-from sparkdl_runner.rank.process_identity import boot_id
+from sparkdl_runner.base.this_host import boot_id, namespace
 
 
 def own_files() -> str:
@@ -24,11 +24,8 @@ def own_files() -> str:
 
     These are the processes of one host, since it was started, and of one mount namespace.
     """
-    booted = boot_id()
-    try:
-        return booted and f"{booted} {os.readlink('/proc/self/ns/mnt')}"
-    except OSError:
-        return ""
+    booted, mounts = boot_id(), namespace("mnt")
+    return f"{booted} {mounts}" if booted and mounts else ""
 
 
 def new_folders(paths: Sequence[str], driver_files: str) -> list[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import sys
 import time
+from contextlib import suppress
+
+from sparkdl_runner.base import processes
 
 _PR_SET_PDEATHSIG = 1
 _LOOKS, _START_SECONDS = 5, 0.01
@@ -21,7 +23,7 @@ FOLDER = "SPARKDL_RUNNER_FOLDER"
 def die_with_agent(lifeline_fd: int, agent_pid: int) -> int:
     """Ties this process's group to the agent.
 
-    The kernel kills this process when the thread that started it ends. That leaves what the
+    Linux's kernel kills this process when the thread that started it ends. That leaves what the
     function has started (data loading processes, say), so a guard, forked while this process is
     still small, waits for the end of the lifeline, a pipe whose other end only the agent holds,
     and then kills the family. The guard needs no interpreter lock that user code could keep.
@@ -33,7 +35,7 @@ def die_with_agent(lifeline_fd: int, agent_pid: int) -> int:
     Returns:
         The guard's process id.
     """
-    if sys.platform == "linux":
+    with suppress(AttributeError):  # Elsewhere the guard alone sees the agent's end.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != agent_pid:
         os._exit(1)
@@ -47,48 +49,25 @@ def die_with_agent(lifeline_fd: int, agent_pid: int) -> int:
 def kill_family(name: str) -> None:
     """Kills every other process whose environment has this family's name.
 
-    A process may leave its group and its session, but /proc keeps its first environment.
+    A process may leave its group and its session, but the kernel keeps its first environment.
 
     Args:
         name: The value of ``FAMILY``.
     """
     mark = f"{FAMILY}={name}".encode()
     for _ in range(_LOOKS):  # A process may have started another just before it was killed.
-        seen = {pid: _environment(pid) for pid in _processes() if pid != os.getpid()}
+        seen = {pid: processes.environment(pid) for pid in processes.ids() if pid != os.getpid()}
         found = [pid for pid, environment in seen.items() if mark in environment]
         for pid in found:
             try:
                 os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 pass
-        if any(_is_starting(pid) for pid, environment in seen.items() if not environment):
+        # For a moment, a new process has a program and no environment.
+        if any(processes.has_program(pid) for pid, environment in seen.items() if not environment):
             time.sleep(_START_SECONDS)
         elif not found:
             return
-
-
-def _is_starting(pid: int) -> bool:
-    """Whether a process without an environment has a program: for a moment, a new one is so."""
-    try:
-        return bool(os.readlink(f"/proc/{pid}/exe"))
-    except OSError:
-        return False  # The kernel's own, or it has ended.
-
-
-def _processes() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
-        return []  # There is no /proc.
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as environment:
-            content = environment.read()
-    except OSError:
-        return []  # It has ended, or is another user's.
-    return content.split(b"\0") if content else []
 
 
 def release(guard_pid: int) -> None:

@@ -13,8 +13,9 @@ import select
 import signal
 import time
 
-# A real-time signal: it has no meaning of its own, and training code does not use it.
-STACKS_SIGNAL = signal.SIGRTMIN + 7
+# A real-time signal: it has no meaning of its own, and training code does not use it. macOS has no
+# such signals.
+STACKS_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 ANSWER_SECONDS = 1.5
 _QUIET_SECONDS = 0.15
 MAX_STACKS_BYTES = 64 * 1024

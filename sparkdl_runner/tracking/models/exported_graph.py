@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.network.torch_export import NotExportableError, first_line, quiet_export
+from sparkdl_runner.tensors.torch_export import NotExportableError, first_line, quiet_export
 from sparkdl_runner.tracking.models.example import MIN_ROWS, Example, Place
 
 if TYPE_CHECKING:

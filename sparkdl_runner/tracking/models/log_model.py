@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.base.unwrapping import is_sharded, unwrapped
-from sparkdl_runner.network.torch_export import NotExportableError
 from sparkdl_runner.rank import rank_facts, world
+from sparkdl_runner.tensors.torch_export import NotExportableError
 from sparkdl_runner.tracking.models import exported_graph
 from sparkdl_runner.tracking.models.columns import Columns, names_of
 from sparkdl_runner.tracking.models.example import Example, Place

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.network.served import MAY_UNPICKLE
+from sparkdl_runner.tensors.served import MAY_UNPICKLE
 from sparkdl_runner.tracking.models.example import Example
 from sparkdl_runner.tracking.models.exported_graph import Shapes, are_same
 

@@ -20,21 +20,21 @@ MAX_END_CHARACTERS = 500
 def description_of(summary: RunSummary) -> str:
     """The run in Markdown, what one wants to know first.
 
-    That is why it ended, if it was not at its end, else its last metrics; then its time, and the
-    ends of the last attempts.
+    That is why it ended, if it was not at its end, else its last metrics; then the ends of the
+    last attempts, and its time.
     """
     end = escaped(summary.end()[:MAX_END_CHARACTERS])
     warnings = map(escaped, (summary.warning, summary.checkpoint_warning, summary.lost_entries))
+    attempts = summary.attempts[-MAX_ATTEMPTS:]
     paragraphs = [
         f"**{end}**" if end else "",
         _own_run(summary.function_run),
         _figures(summary.values()),
         *(f"Warning: {told}" for told in warnings if told),
+        "\n".join(map(_item, attempts)) if len(attempts) > 1 or summary.error else "",
         _figures(summary.pace()),
         escaped(summary.sentence()),
     ]
-    if len(summary.attempts) > 1 or summary.error:
-        paragraphs.append("\n".join(_item(one) for one in summary.attempts[-MAX_ATTEMPTS:]))
     return "\n\n".join([*filter(None, paragraphs), f"The time of a step and errors {_OURS}"])
 
 

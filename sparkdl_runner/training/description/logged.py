@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.base.shown_text import tell
-from sparkdl_runner.network.inputs import Inputs
 from sparkdl_runner.rank import world
+from sparkdl_runner.tensors.inputs import Inputs
 from sparkdl_runner.tracking.models.log_checks import check_can_log
 from sparkdl_runner.training.description.options import TrainingPlan, columns_of
 from sparkdl_runner.training.description.plan import Trained, train

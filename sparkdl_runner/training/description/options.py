@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
-from sparkdl_runner.network.inputs import FeatureCols
-from sparkdl_runner.network.outputs import TASKS
+from sparkdl_runner.tensors.inputs import FeatureCols
+from sparkdl_runner.tensors.outputs import TASKS
 from sparkdl_runner.training.description import kinds
 from sparkdl_runner.training.description.kinds import Kind
 from sparkdl_runner.training.loop.early_stopping import EarlyStopping

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from sparkdl_runner.data.convert.plan import is_image, is_vector, quoted
-from sparkdl_runner.network.outputs import Task
+from sparkdl_runner.tensors.outputs import Task
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

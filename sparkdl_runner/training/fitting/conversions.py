@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from sparkdl_runner.data import SparkDatasetConverter
-    from sparkdl_runner.network.columns import Column
+    from sparkdl_runner.tensors.columns import Column
 
 _SPLIT = "sparkdl_runner_validates"
 

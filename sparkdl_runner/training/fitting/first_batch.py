@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.errors import NotPicklableError
-from sparkdl_runner.network.inputs import Inputs
-from sparkdl_runner.network.outputs import Task, by_label
+from sparkdl_runner.tensors.inputs import Inputs
+from sparkdl_runner.tensors.outputs import Task, by_label
 from sparkdl_runner.training.description.described import described
 from sparkdl_runner.training.description.options import TrainingPlan, columns_of
 from sparkdl_runner.training.fitting.checks import check_labels

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sparkdl_runner.network.columns import Column
-from sparkdl_runner.network.images import ImageSize
+from sparkdl_runner.tensors.columns import Column
+from sparkdl_runner.tensors.images import ImageSize
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from sparkdl_runner.data import SparkDatasetConverter
-    from sparkdl_runner.network.outputs import Task
+    from sparkdl_runner.tensors.outputs import Task
 
 
 def selection(df: DataFrame, plan: TrainingPlan) -> Selection:

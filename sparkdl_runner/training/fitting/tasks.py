@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkdl_runner.network.outputs import Task
+from sparkdl_runner.tensors.outputs import Task
 
 _MULTICLASS = ("cross_entropy", "nll_loss", "multi_margin_loss")
 _BINARY = ("binary_cross_entropy_with_logits",)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from sparkdl_runner.network.outputs import by_label
+from sparkdl_runner.tensors.outputs import by_label
 from sparkdl_runner.training.loop.loss_kinds import LossKind, labels_problem, loss_kind
 
 Loss = Callable[[Any, Any], Tensor]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sparkdl_runner.checkpoint import CheckpointManager
 from sparkdl_runner.checkpoint.stopping import Stop, should_stop
-from sparkdl_runner.network.inputs import FeatureCols, Inputs
+from sparkdl_runner.tensors.inputs import FeatureCols, Inputs
 from sparkdl_runner.tracking import log_metrics
 from sparkdl_runner.training.description.options import checked, documented
 from sparkdl_runner.training.loop import batches

@@ -14,9 +14,10 @@ from benchmarks.object_store import ObjectStore, object_store
 from pyarrow import fs
 
 from one_module import replace_in
+from sparkdl_runner.base import retrying
 from sparkdl_runner.checkpoint import Checkpoint, CheckpointManager
-from sparkdl_runner.checkpoint.directory import retrying
 from sparkdl_runner.checkpoint.directory.storage import open_storage
+from sparkdl_runner.checkpoint.directory.transient_errors import patiently
 
 pytestmark = pytest.mark.integration
 
@@ -51,7 +52,7 @@ def test_a_refused_request_alone_is_repeated(store, monkeypatch):
         asked[kind, path] += 1
         return SLOW_DOWN if kind in WRITES and asked[kind, path] <= TIMES else None
 
-    monkeypatch.setattr(retrying, "pauses", lambda _: iter(()))
+    monkeypatch.setattr(retrying, "pauses_of", lambda _: iter(()))
     model = torch.nn.Linear(10, 10)
     with CheckpointManager(
         "s3://checkpoints/refused", keep_last=1, storage_options=options_of(store)
@@ -120,12 +121,12 @@ def test_tries_last_as_long_as_was_asked_by_the_clock(monkeypatch):
     storage = open_storage("memory://clock", retry_seconds=60)
     now = [0.0]
     replace_in(monkeypatch, retrying, "time", monotonic=lambda: now[0])
-    monkeypatch.setattr(retrying, "pauses", lambda _: iter([0.0] * 1000))
+    monkeypatch.setattr(retrying, "pauses_of", lambda _: iter([0.0] * 1000))
 
     def times_out() -> None:
         now[0] += 20
         raise TimeoutError("no answer")
 
     with pytest.raises(TimeoutError):
-        retrying.patiently(storage, times_out)
+        patiently(storage, times_out)
     assert now[0] == 60

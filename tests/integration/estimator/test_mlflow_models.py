@@ -17,7 +17,7 @@ from torch import nn
 
 from sparkdl_runner.estimator import TorchModel
 from sparkdl_runner.estimator.prediction.mlflow_model import log_torch_model, made_up, written
-from sparkdl_runner.network.columns import Column
+from sparkdl_runner.tensors.columns import Column
 
 # What a server does with a request, in a process that cannot import this package.
 SERVER = """

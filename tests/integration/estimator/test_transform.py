@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 from torch import nn
 
-from sparkdl_runner.network.columns import Column
-from sparkdl_runner.network.inputs import Inputs
-from sparkdl_runner.network.outputs import Output
-from sparkdl_runner.network.saved import ABOUT_FILE
+from sparkdl_runner.tensors.columns import Column
+from sparkdl_runner.tensors.inputs import Inputs
+from sparkdl_runner.tensors.outputs import Output
+from sparkdl_runner.tensors.saved import ABOUT_FILE
 
 pytestmark = pytest.mark.integration
 

@@ -14,8 +14,8 @@ from PIL import Image
 from torch import nn
 
 from sparkdl_runner.estimator import TorchModel
-from sparkdl_runner.network.inputs import Inputs
-from sparkdl_runner.network.outputs import Output
+from sparkdl_runner.tensors.inputs import Inputs
+from sparkdl_runner.tensors.outputs import Output
 from sparkdl_runner.training.fitting.network_columns import network_columns
 
 pytestmark = pytest.mark.integration

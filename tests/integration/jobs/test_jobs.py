@@ -16,7 +16,7 @@ import pytest
 
 from processes import wait_until_gone, workers
 from sparkdl_runner.jobs import convert, score, train, tune
-from sparkdl_runner.jobs.settings import command
+from sparkdl_runner.jobs.parsing import command
 
 pytestmark = pytest.mark.integration
 

@@ -13,7 +13,7 @@ import torch
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.scoring.output import check_columns
 from sparkdl_runner.jobs.scoring.predictions import with_predictions
-from sparkdl_runner.network.outputs import prediction_columns
+from sparkdl_runner.tensors.outputs import prediction_columns
 
 pytestmark = pytest.mark.integration
 

@@ -13,8 +13,8 @@ import pytest
 
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs import score
+from sparkdl_runner.jobs.parsing import command
 from sparkdl_runner.jobs.scoring.features import features
-from sparkdl_runner.jobs.settings import command
 
 pytestmark = pytest.mark.integration
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkdl_runner.jobs import convert, train
-from sparkdl_runner.jobs.settings import command
+from sparkdl_runner.jobs.parsing import command
 from sparkdl_runner.jobs.spark.csv_files import spoilt_column
 
 ROOT = Path(__file__).parents[3]

@@ -51,7 +51,7 @@ from types import SimpleNamespace
 
 from sparkdl_runner.base import time_limits
 from sparkdl_runner.jobs import tune
-from sparkdl_runner.jobs.settings import command
+from sparkdl_runner.jobs.parsing import command
 from sparkdl_runner.jobs.tuning import study
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -64,6 +67,15 @@ def test_a_mount_table_needs_a_fallback() -> None:
             FileNotFoundError,
             "/a on HDFS: File does not exist: /a",
         ),
+        (
+            RuntimeError('GSSAPIError(GssMajorCodes { routine_error: "GSS_S_NO_CRED" }, 1, "No")'),
+            PermissionError,
+            (
+                "/a on HDFS: Kerberos is asked for, and this process has no ticket, and no token "
+                "for the address as the URL has it. Run kinit, or where Hadoop gave tokens "
+                "(HADOOP_TOKEN_FILE_LOCATION), name the NameNode by its IP address in the URL."
+            ),
+        ),
         (OSError("Connection refused"), OSError, "/a on HDFS: Connection refused"),
         (RuntimeError("anything"), OSError, "/a on HDFS: anything"),
     ],
@@ -115,6 +127,39 @@ def test_a_file_is_read_in_pieces() -> None:
     file.seek(90)
     assert file.read() == content[90:]
     assert file.read(10) == b""
+
+
+def test_a_file_is_read_on_into_memory() -> None:
+    content = os.urandom(_READ_BYTES + 100)
+    file = HdfsFile(_Told(_File(content), "/a"))
+    memory = bytearray(_READ_BYTES + 50)
+    assert file.readinto(memoryview(memory)[:50]) == 50
+    assert file.readinto(memoryview(memory)[50:]) == _READ_BYTES
+    assert memory == content[:-50]
+    assert file.readinto(memoryview(memory)) == 50
+    assert memory[:50] == content[-50:]
+    assert file.readinto(memoryview(memory)) == 0
+
+
+def test_memory_of_a_read_is_used_by_the_next() -> None:
+    """In a process of its own: what a process freed before changes what its allocator keeps."""
+    script = f"""
+import resource
+from sparkdl_runner.base.hdfs import open_hdfs
+open_hdfs("hdfs://host:8020", "", {{}})
+def read():  # The client has three copies of what it reads.
+    copies = [b"x" * {_READ_BYTES} for _ in range(3)]
+read()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    read()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    pages_of_a_copy = _READ_BYTES // resource.getpagesize()
+    assert int(done.stdout) < 3 * pages_of_a_copy, "as many new pages as one read has"
 
 
 def test_threads_read_a_file_side_by_side() -> None:

@@ -15,14 +15,17 @@ import torch
 
 from one_module import replace_in
 from small_training import Training, save_steps
+from sparkdl_runner.base import retrying
 from sparkdl_runner.checkpoint import (
     CheckpointError,
     CheckpointManager,
     CheckpointStorageError,
     Preempted,
 )
-from sparkdl_runner.checkpoint.directory import local_storage, retrying
+from sparkdl_runner.checkpoint.directory import local_storage
 from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage
+from sparkdl_runner.checkpoint.directory.storage import open_storage
+from sparkdl_runner.checkpoint.directory.transient_errors import patiently
 from sparkdl_runner.checkpoint.save import commit
 from sparkdl_runner.checkpoint.save.policy import SavePolicy
 from sparkdl_runner.rank import rank_facts
@@ -37,7 +40,7 @@ def fail_writes(
     pauses: tuple[float, ...] = (),
 ):
     """Lets writing a file of that name fail, once some of it is written, so many times."""
-    monkeypatch.setattr(retrying, "pauses", lambda seconds: iter(pauses))
+    monkeypatch.setattr(retrying, "pauses_of", lambda seconds: iter(pauses))
     real = os.write
 
     def write(descriptor, data):
@@ -153,10 +156,32 @@ def test_a_policy_that_is_none_is_refused(tmp_path, arguments, error, told):
 
 def test_pauses_grow_and_last_as_long_as_is_asked_for():
     for seconds in (0, 1, 60):
-        drawn = list(retrying.pauses(seconds))
+        drawn = list(retrying.pauses_of(seconds))
         assert sum(drawn) == pytest.approx(seconds)
         assert all(pause <= seconds / 6 for pause in drawn)
     assert sum(drawn[:5]) < 1, "a save has many calls, and some fail often in a row"
+
+
+class HurryInThePause(threading.Event):
+    def wait(self, timeout=None):
+        self.set()
+        return True
+
+
+@pytest.mark.parametrize(("set_before", "expected_calls"), [(True, 1), (False, 2)])
+def test_a_hurry_leaves_out_the_pauses(tmp_path, set_before, expected_calls):
+    """What was waiting is tried once more, since the last moment to write is now."""
+    hurry, calls = HurryInThePause(), []
+    if set_before:
+        hurry.set()
+
+    def fail():
+        calls.append(1)
+        raise OSError(errno.EIO, "Slow Down")
+
+    with pytest.raises(OSError, match="Slow Down"):
+        patiently(open_storage(tmp_path.as_uri(), retry_seconds=60), fail, hurry)
+    assert len(calls) == expected_calls
 
 
 def test_the_first_save_has_nothing_to_fall_back_to(tmp_path, monkeypatch):
@@ -183,7 +208,7 @@ def test_too_little_room_is_said_at_once(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 def test_a_small_disk_that_is_really_full(tmp_path, monkeypatch):
-    monkeypatch.setattr(retrying, "pauses", lambda seconds: iter(()))
+    monkeypatch.setattr(retrying, "pauses_of", lambda seconds: iter(()))
     mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(tmp_path)]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("this host does not let root mount")

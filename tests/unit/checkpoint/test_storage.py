@@ -12,8 +12,8 @@ import fsspec
 import pytest
 
 from small_training import Training, equal, save_steps
+from sparkdl_runner.base import retrying
 from sparkdl_runner.checkpoint import CheckpointError, CheckpointManager
-from sparkdl_runner.checkpoint.directory import retrying
 from sparkdl_runner.checkpoint.directory.files import read_entry
 from sparkdl_runner.checkpoint.directory.state_files import FlatState
 from sparkdl_runner.checkpoint.directory.storage import RemoteStorage, directory_url, open_storage
@@ -85,7 +85,7 @@ def test_storages_do_the_same(url):
 def test_an_outage_is_no_damage(url, outages, monkeypatch):
     """Where nothing can be read, training does not begin as if nothing were there."""
     save_steps(url, 1, 2)
-    monkeypatch.setattr(retrying, "pauses", lambda seconds: iter((0, 0)))
+    monkeypatch.setattr(retrying, "pauses_of", lambda seconds: iter((0, 0)))
     kind = type(open_storage(url))
     real, left = kind.open, [outages]
 

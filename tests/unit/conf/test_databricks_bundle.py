@@ -239,7 +239,7 @@ READ_AND_PRINT = """
 import sys
 from dataclasses import replace
 from sparkdl_runner.jobs import train
-from sparkdl_runner.jobs.settings import command
+from sparkdl_runner.jobs.parsing import command
 job = replace(train.JOB, run=lambda settings: print(settings.model_dump_json()))
 sys.exit(command.main(job, sys.argv[1:]))
 """

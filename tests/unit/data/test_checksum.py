@@ -121,7 +121,7 @@ def test_a_time_of_whole_seconds_counts_once_they_are_over(
 
 
 def test_other_content_is_another_data_set(manifest: Manifest) -> None:
-    file = replace(manifest.files[0], crc32=1)
+    file = manifest.files[0]._replace(crc32=1)
     assert replace(manifest, files=(file,)).fingerprint != manifest.fingerprint
 
 
@@ -129,7 +129,7 @@ def test_other_content_is_another_data_set(manifest: Manifest) -> None:
 def test_where_no_checksum_is_known_pages_are_verified(tmp_path: Path, manifest: Manifest) -> None:
     directory = tmp_path / "set"
     alter(directory / NAME, keep_time=True)
-    unknown = replace(manifest, files=(replace(manifest.files[0], crc32=None),))
+    unknown = replace(manifest, files=(manifest.files[0]._replace(crc32=None),))
     with (
         load(directory, unknown, batch_size=4) as loader,
         pytest.raises(DatasetError, match=rf"{NAME}, row group 2.*(CRC|checksum)"),

@@ -16,7 +16,7 @@ from PIL import Image
 from sparkdl_runner.data.batches import image_decoder
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.network.images import decode_image
+from sparkdl_runner.tensors.images import decode_image
 
 pytestmark = pytest.mark.one_lane
 

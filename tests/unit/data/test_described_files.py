@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 import logging
 import re
 from pathlib import Path
@@ -18,7 +19,7 @@ from parquet_sets import LOCAL
 
 from sparkdl_runner.data import DatasetError, make_spark_converter
 from sparkdl_runner.data.convert import existing
-from sparkdl_runner.data.dataset import decoded_sizes, observe
+from sparkdl_runner.data.dataset import decoded_sizes, footers, observe
 from sparkdl_runner.data.dataset.describe import describe_parquet
 from sparkdl_runner.data.dataset.footers import in_threads
 from sparkdl_runner.data.parquet import row_groups
@@ -223,3 +224,54 @@ def test_a_folder_of_many_small_files_is_described_as_any_other(tmp_path: Path) 
     assert [file.path for file in manifest.files] == names
     assert manifest.rows == 210
     assert manifest.column("text").group_row_bytes == 2
+
+
+def written(folder: Path, number: int, table: pa.Table) -> str:
+    pq.write_table(table, folder / f"{number:03}.parquet")
+    return f"{number:03}.parquet"
+
+
+def test_the_schema_of_a_folder_is_decoded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [written(tmp_path, number, pa.table({"id": [number]})) for number in range(70)]
+    parsed = []
+    parse = footers.parsed_footer
+    monkeypatch.setattr(
+        footers, "parsed_footer", lambda tail, path: (parsed.append(path), parse(tail, path))[1]
+    )
+    assert describe_parquet(LOCAL, str(tmp_path), names).rows == 70
+    assert len(parsed) == 71
+
+
+def test_files_of_one_schema_may_say_more_beside_it_and_store_it_otherwise(tmp_path: Path) -> None:
+    text = pa.array(["a", None, "b"])
+    plain, dictionary = pa.table({"x": text}), pa.table({"x": text.dictionary_encode()})
+    tables = [plain.replace_schema_metadata({"n": str(number)}) for number in range(4)]
+    tables += [dictionary, plain, plain.slice(0, 0)]
+    names = [written(tmp_path, number, table) for number, table in enumerate(tables)]
+    manifest = describe_parquet(LOCAL, str(tmp_path), names)
+    assert manifest.schema == pa.schema({"x": pa.string()})
+    assert (manifest.rows, manifest.column("x").null_count) == (18, 6)
+    assert manifest.row_groups.rows.tolist() == [3] * 6 + [0] * (len(manifest.row_groups) - 6)
+
+
+def test_types_that_parquet_stores_alike_are_told_apart(tmp_path: Path) -> None:
+    whole = pa.table({"x": pa.array([1], pa.duration("us"))})
+    names = [written(tmp_path, 0, pa.table({"x": [1]})), written(tmp_path, 1, whole)]
+    with pytest.raises(DatasetError, match="'x' is duration"):
+        describe_parquet(LOCAL, str(tmp_path), names)
+
+
+def test_describing_keeps_no_objects_of_each_file(tmp_path: Path) -> None:
+    names = [
+        written(tmp_path, number, pa.table({"id": [number], "text": ["a"]}))
+        for number in range(300)
+    ]
+    describe_parquet(LOCAL, str(tmp_path), names[:3])  # What is kept once is made here.
+    gc.collect()
+    before = len(gc.get_objects())
+    manifest = describe_parquet(LOCAL, str(tmp_path), names)
+    gc.collect()
+    assert manifest.rows == 300
+    assert len(gc.get_objects()) - before < 150

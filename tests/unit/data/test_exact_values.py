@@ -18,8 +18,8 @@ from test_types import IMAGE, VECTOR, read
 
 from sparkdl_runner.data.decode.codecs import decoder_of
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.network.decimals import floats_of
-from sparkdl_runner.network.images import ImageSize
+from sparkdl_runner.tensors.decimals import floats_of
+from sparkdl_runner.tensors.images import ImageSize
 from training_tables import converter_of
 
 

@@ -59,7 +59,7 @@ def test_no_manifest_is_written_that_would_not_be_read(folder, monkeypatch):
 @pytest.mark.parametrize("path", ["../secret.parquet", "/etc/passwd", "a/../../secret.parquet"])
 def test_a_manifest_that_lists_what_is_elsewhere(folder, path):
     there = Manifest.read(LOCAL, str(folder))
-    files = (replace(there.files[0], path=path), *there.files[1:])
+    files = (there.files[0]._replace(path=path), *there.files[1:])
     replace(there, files=files).write(LOCAL, str(folder))
     with pytest.raises(DatasetError, match="which is not in its folder"):
         Manifest.read(LOCAL, str(folder))

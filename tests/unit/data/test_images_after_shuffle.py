@@ -20,8 +20,8 @@ from PIL import Image
 from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.costs import open_group_bytes
-from sparkdl_runner.network.images import CHANNELS, ImageSize, decode_image
 from sparkdl_runner.rank import rank_facts
+from sparkdl_runner.tensors.images import CHANNELS, ImageSize, decode_image
 
 
 def photo(height: int, width: int, seed: int = 0) -> Image.Image:

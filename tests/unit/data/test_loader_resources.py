@@ -20,8 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 from parquet_sets import LOCAL, load, numbered, one, small_blocks, write_groups
 
+from sparkdl_runner.base import open_file
 from sparkdl_runner.data.batches import pipeline
 from sparkdl_runner.data.batches.loader import ArrowLoader
+from sparkdl_runner.data.dataset import verified_files
 from sparkdl_runner.data.dataset.describe import describe_parquet
 from sparkdl_runner.data.read.reader import RowGroupReader
 from sparkdl_runner.data.remote import disk_cache
@@ -105,40 +107,41 @@ def test_files_and_threads_are_given_back(tmp_path: Path) -> None:
     assert set(os.listdir("/proc/self/fd")) <= before
 
 
-def test_files_of_many_row_groups_stay_open(tmp_path: Path) -> None:
+def test_files_of_many_row_groups_stay_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manifest = write_groups(tmp_path, numbered(600), [[2] * 10] * 30)
-    filesystem = _CountingFilesystem()
+    opened: list[int] = []
+
+    def counted(descriptor: int) -> pa.NativeFile:
+        opened.append(descriptor)
+        return open_file.arrow_file(descriptor)
+
+    monkeypatch.setattr(verified_files, "arrow_file", counted)
     arguments = {"batch_size": 8, "workers_count": 1}  # Two may open a file beside one another.
-    with ArrowLoader(manifest, filesystem, str(tmp_path), **arguments) as loader:
+    with load(tmp_path, manifest, **arguments) as loader:
         for _ in loader:
             assert len(open_files(tmp_path)) <= 30 + 1
-    assert filesystem.opened == 30
+    assert len(opened) == 30
 
 
-class _CountingFilesystem(pyarrow.fs.LocalFileSystem):
-    opened = 0
-
-    def open_input_file(self, path: str) -> Any:
-        self.opened += 1
-        return super().open_input_file(path)
-
-
-class _GatedFilesystem(pyarrow.fs.LocalFileSystem):
-    """Opens so many files at once, and others when its gate is opened."""
+class _Gate:
+    """Lets so many files be opened at once, and others when it is opened."""
 
     def __init__(self, at_once: int) -> None:
-        super().__init__()
-        self.gate = threading.Event()
+        self.opened = threading.Event()
         self._at_once, self._numbers = at_once, itertools.count(1)
 
-    def open_input_file(self, path: str) -> Any:
-        if next(self._numbers) > self._at_once and not self.gate.wait(120):
-            self.gate.set()
+    def arrow_file(self, descriptor: int) -> pa.NativeFile:
+        if next(self._numbers) > self._at_once and not self.opened.wait(120):
+            self.opened.set()
             raise AssertionError(f"more than {self._at_once} files are needed")
-        return super().open_input_file(path)
+        return open_file.arrow_file(descriptor)
 
 
-def test_the_first_batch_needs_few_of_many_files(tmp_path: Path) -> None:
+def test_the_first_batch_needs_few_of_many_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = numbered(100)
     names = [f"{number}.parquet" for number in range(200)]
     pq.write_table(table, tmp_path / names[0])
@@ -147,14 +150,12 @@ def test_the_first_batch_needs_few_of_many_files(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     manifest = describe_parquet(LOCAL, str(tmp_path), names)
     lanes = 8
-    filesystem = _GatedFilesystem(at_once=2 * lanes)
+    gate = _Gate(at_once=2 * lanes)
+    monkeypatch.setattr(verified_files, "arrow_file", gate.arrow_file)
     arguments = {"batch_size": 16, "lanes": lanes, "window_row_groups": 1}
-    with (
-        small_blocks(20_000),
-        ArrowLoader(manifest, filesystem, str(tmp_path), **arguments) as loader,
-    ):
+    with small_blocks(20_000), load(tmp_path, manifest, **arguments) as loader:
         assert len(next(iter(loader))["id"]) == 16
-        filesystem.gate.set()
+        gate.opened.set()
 
 
 class _GatedPool(ThreadPoolExecutor):

@@ -55,7 +55,7 @@ def test_another_content_has_another_fingerprint(tmp_path: Path) -> None:
 
 def test_equal_content_has_one_fingerprint_whatever_its_files_are_called(tmp_path: Path) -> None:
     first = write_groups(tmp_path / "a", numbered(30), [[20, 10]])
-    (again,) = (replace(file, path="b.parquet", footer_crc32=1) for file in first.files)
+    (again,) = (file._replace(path="b.parquet", footer_crc32=1) for file in first.files)
     digest = "0123456789abcdef"
     known = replace(first, content_digest=digest)
     assert replace(known, files=(again,)).fingerprint == known.fingerprint
@@ -149,6 +149,6 @@ def test_what_the_caller_knows_is_taken(tmp_path: Path) -> None:
 def test_100_000_row_groups_cost_little() -> None:
     from sparkdl_runner.data.dataset.row_groups import RowGroups
 
-    groups = RowGroups.of([[(1000, 64_000)] * 100] * 1000)
+    groups = RowGroups.of([100] * 1000, [1000] * 100_000, [64_000] * 100_000)
     assert len(groups) == 100_000
     assert sum(getattr(groups, name).nbytes for name in vars(groups)) < 3_000_000

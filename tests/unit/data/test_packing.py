@@ -16,8 +16,8 @@ from parquet_sets import load, one
 
 from sparkdl_runner.data.decode.packing import best_fit, pack
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.network.arrays import Leaf
-from sparkdl_runner.network.ragged import keep_numbers
+from sparkdl_runner.tensors.arrays import Leaf
+from sparkdl_runner.tensors.ragged import keep_numbers
 
 INT32 = Leaf(dtype=np.dtype(np.int32))
 

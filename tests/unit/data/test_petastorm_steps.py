@@ -31,7 +31,7 @@ def _pretend_that_petastorm_runs():
 def manifest_of(group_rows: list[int]) -> Manifest:
     return Manifest(
         files=(),
-        row_groups=RowGroups.of([[(rows, rows * 8) for rows in group_rows]]),
+        row_groups=RowGroups.of([len(group_rows)], group_rows, [rows * 8 for rows in group_rows]),
         schema_base64="",
         columns=(),
     )

@@ -244,7 +244,7 @@ def manifest_of(groups: int, rows: int, **info: Any) -> Manifest:
         files=(
             FileInfo(path="a", size_bytes=1, rows=rows, footer_crc32=0, modified_ns=0, crc32=0),
         ),
-        row_groups=RowGroups.of([[(rows, rows * 10)] * groups]),
+        row_groups=RowGroups.of([groups], [rows] * groups, [rows * 10] * groups),
         schema_base64=base64.b64encode(schema.serialize().to_pybytes()).decode(),
         columns=(ColumnInfo(**(known | info)),),
     )

@@ -15,8 +15,8 @@ from parquet_sets import load, one
 
 from sparkdl_runner.data.decode import rows as kept
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.network.arrays import leaf_of
-from sparkdl_runner.network.ragged import keep_numbers, padded, ragged
+from sparkdl_runner.tensors.arrays import leaf_of
+from sparkdl_runner.tensors.ragged import keep_numbers, padded, ragged
 
 LISTS = st.lists(st.none() | st.lists(st.none() | st.integers(-9, 9), max_size=5), max_size=9)
 TEXTS = st.lists(st.none() | st.text(max_size=4), max_size=9)

@@ -20,10 +20,10 @@ from pyspark.sql import types as t
 from torch import nn
 
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.network.inputs import Inputs
-from sparkdl_runner.network.outputs import Output
-from sparkdl_runner.network.predictor import Description, Predictor
-from sparkdl_runner.network.served import ServedNetwork
+from sparkdl_runner.tensors.inputs import Inputs
+from sparkdl_runner.tensors.outputs import Output
+from sparkdl_runner.tensors.predictor import Description, Predictor
+from sparkdl_runner.tensors.served import ServedNetwork
 from sparkdl_runner.training.fitting.network_columns import network_columns
 
 UTC = datetime.UTC

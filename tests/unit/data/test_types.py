@@ -17,7 +17,7 @@ from parquet_sets import load, numbered, one
 from PIL import Image
 
 from sparkdl_runner.data.errors import DatasetError
-from sparkdl_runner.network import arrays as decode
+from sparkdl_runner.tensors import arrays as decode
 
 VECTOR = pa.struct(
     {

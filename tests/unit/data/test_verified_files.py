@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import socket
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,7 @@ def manifest(tmp_path: Path) -> Manifest:
     manifest = write_groups(tmp_path / "set", numbered(30), [[10, 20]])
     content = (tmp_path / "set" / NAME).read_bytes()
     crc32 = zlib.crc32(content)
-    manifest = replace(manifest, files=(replace(manifest.files[0], crc32=crc32),))
+    manifest = replace(manifest, files=(manifest.files[0]._replace(crc32=crc32),))
     manifest.write(LOCAL, str(tmp_path / "set"))
     return manifest
 
@@ -152,7 +153,7 @@ def test_other_rights_and_a_restored_file_are_fine_and_looked_into_once(
 
 def test_without_a_checksum_a_file_must_keep_its_time(tmp_path: Path, manifest: Manifest) -> None:
     path = tmp_path / "set" / NAME
-    unknown = replace(manifest, files=(replace(manifest.files[0], crc32=None),))
+    unknown = replace(manifest, files=(manifest.files[0]._replace(crc32=None),))
     dataset = Dataset(unknown, LOCAL, str(tmp_path / "set"))
     converted = Converted.of(dataset)
     path.chmod(0o600)
@@ -190,6 +191,15 @@ def test_on_remote_storage_an_object_that_was_written_again_is_refused(
     touch(path)
     with pytest.raises(ChangedFileError, match=rf"{NAME} was written again 2 s after"):
         VerifiedFiles(dataset, converted).check_all()
+
+
+@pytest.mark.parametrize(("has_proc", "host"), [(True, None), (False, socket.gethostname())])
+def test_a_system_without_proc_goes_by_the_hosts_name(
+    monkeypatch: pytest.MonkeyPatch, has_proc: bool, host: str | None
+) -> None:
+    monkeypatch.setattr(converted_module, "HAS_PROC", has_proc)
+    monkeypatch.setattr(converted_module, "boot_id", lambda: "")
+    assert converted_module._this_host.__wrapped__() == host
 
 
 def test_where_nobody_says_which_host_this_is_times_count(

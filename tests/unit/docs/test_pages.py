@@ -20,7 +20,7 @@ from sparkdl_runner.doctor.findings.versions import OLDEST_PYTHON, SUPPORTED
 from sparkdl_runner.doctor.installation import INSTALLATION
 from sparkdl_runner.estimator import TorchEstimator
 from sparkdl_runner.estimator.params import TorchEstimatorParams
-from sparkdl_runner.jobs.settings import load
+from sparkdl_runner.jobs.parsing import load
 from sparkdl_runner.jobs.spark.source import Source
 from sparkdl_runner.jobs.tuning.settings import SearchSettings
 from sparkdl_runner.tracking import Tracking

@@ -29,6 +29,7 @@ def facts(**changes: Any) -> dict[str, Any]:
         "horovod_record": {"torch": "2.13.0+cpu", "wheel_folder": "cp311-torch2.13.0+cpu-cpu-r2"},
         "name": {"name": "b", "leads_to": "10.0.0.2"},
         "directories": {"/tmp": {"purpose": "temporary files", "free_bytes": 50 * GIB}},
+        "system": "Linux",
         "shared_memory": {"free_bytes": GIB},
         "memory": {"available_bytes": 8 * GIB},
         "open_files": 4096,

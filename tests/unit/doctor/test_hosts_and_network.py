@@ -55,6 +55,11 @@ def test_limits(check, changes, advice):
     assert advice in found.advice
 
 
+def test_where_no_host_has_shared_memory_none_is_missed():
+    found = one(resources.shared_memory(place(system="Darwin", shared_memory=None)))
+    assert (found.status, "Darwin" in found.found) == (NOT_CHECKED, True)
+
+
 def test_a_folder_that_is_each_hosts_own():
     folders = {"/checkpoints": {"seen": False}}
     found = one(resources.folder(executor({"folders": folders})))

@@ -10,7 +10,7 @@ from pyspark.sql import types as t
 
 from sparkdl_runner.estimator import TorchEstimator, TorchModel
 from sparkdl_runner.estimator.prediction.frame import with_float_type
-from sparkdl_runner.network.columns import Column
+from sparkdl_runner.tensors.columns import Column
 from sparkdl_runner.training.fitting.network_columns import network_columns
 
 SCHEMA = t.StructType(

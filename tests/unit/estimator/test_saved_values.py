@@ -12,7 +12,7 @@ from sparkdl_runner import RunConfig
 from sparkdl_runner.estimator import EarlyStopping
 from sparkdl_runner.estimator.saved_values import decode, encode
 from sparkdl_runner.estimator.trust import is_trusted
-from sparkdl_runner.network.saved import UntrustedModelError
+from sparkdl_runner.tensors.saved import UntrustedModelError
 from sparkdl_runner.tracking import Tracking
 
 

@@ -44,7 +44,7 @@ from sparkdl_runner.data.dataset.manifest import Manifest
 from sparkdl_runner.data.decode.codecs import ndarrays
 from sparkdl_runner.data.errors import BadRowError, DatasetError
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs.settings import load
+from sparkdl_runner.jobs.parsing import load
 from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.launch.backends.exit_barrier import ExitBarrier
 from sparkdl_runner.launch.backends.rendezvous import store as store_module
@@ -306,6 +306,8 @@ class InMemory:
         self._content = content
 
     is_local = True
+    piece_bytes = 1 << 20
+    retry_seconds = 0.0
 
     def open(self, name: str) -> io.BytesIO:
         return io.BytesIO(self._content)

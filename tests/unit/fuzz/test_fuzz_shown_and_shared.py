@@ -37,12 +37,12 @@ from sparkdl_runner.estimator.saved_values import decode
 from sparkdl_runner.launch.agent.host import ec2_notice
 from sparkdl_runner.launch.driver.spark import asked
 from sparkdl_runner.launch.wire.short_answer import Answer
-from sparkdl_runner.network import saved
-from sparkdl_runner.network.columns import Column
-from sparkdl_runner.network.inputs import Inputs
-from sparkdl_runner.network.outputs import Output
-from sparkdl_runner.network.predictor import Description
-from sparkdl_runner.network.saved import UntrustedModelError
+from sparkdl_runner.tensors import saved
+from sparkdl_runner.tensors.columns import Column
+from sparkdl_runner.tensors.inputs import Inputs
+from sparkdl_runner.tensors.outputs import Output
+from sparkdl_runner.tensors.predictor import Description
+from sparkdl_runner.tensors.saved import UntrustedModelError
 from sparkdl_runner.tracking.run import undelivered
 from sparkdl_runner.tracking.run.journal import Journal
 from sparkdl_runner.tracking.run.opening.lease import ALIVE_TAG, HOLDER_TAG, Holder, Lease
@@ -172,6 +172,7 @@ class OneFile:
     """A storage of one file."""
 
     is_local = True
+    piece_bytes = 1 << 20
     retry_seconds = 0.0
 
     def __init__(self, content: bytes) -> None:

@@ -11,7 +11,7 @@ from sparkdl_runner import data
 from sparkdl_runner.data.errors import NoSharedFolderError
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs import convert, training
-from sparkdl_runner.jobs.settings import load
+from sparkdl_runner.jobs.parsing import load
 from sparkdl_runner.jobs.spark.source import Source
 from sparkdl_runner.jobs.training import of_function
 from sparkdl_runner.jobs.training.data import refusals

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs.settings import _tell_once, command, load
+from sparkdl_runner.jobs.parsing import _tell_once, command, load
 from sparkdl_runner.jobs.train import JOB
 from sparkdl_runner.jobs.training.settings import TrainSettings
 

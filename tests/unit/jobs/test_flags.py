@@ -13,7 +13,7 @@ from sparkdl_runner.cli import main as cli
 from sparkdl_runner.cli.where import ENTRY
 from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError
 from sparkdl_runner.jobs import train
-from sparkdl_runner.jobs.settings import Settings, command
+from sparkdl_runner.jobs.parsing import Settings, command
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pyspark
 import pytest
 
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs.settings import load
+from sparkdl_runner.jobs.parsing import load
 from sparkdl_runner.jobs.training.job_name import _spark_application, job_name
 from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.launch.config import RunConfig

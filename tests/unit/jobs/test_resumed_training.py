@@ -8,7 +8,7 @@ import pytest
 
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs import training
-from sparkdl_runner.jobs.settings import load
+from sparkdl_runner.jobs.parsing import load
 from sparkdl_runner.jobs.training import mlflow_run
 from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.tracking import Tracking

@@ -9,7 +9,7 @@ import pytest
 
 from sparkdl_runner.errors import ConfigError, RunnerError
 from sparkdl_runner.jobs import tune
-from sparkdl_runner.jobs.settings import load
+from sparkdl_runner.jobs.parsing import load
 from sparkdl_runner.jobs.training import mlflow_run, of_function
 from sparkdl_runner.jobs.tuning import search
 from sparkdl_runner.jobs.tuning.settings import Choice, SearchSettings, TuneSettings

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs.settings import load
-from sparkdl_runner.jobs.settings.yaml_file import parse_value, read_yaml
+from sparkdl_runner.jobs.parsing import load
+from sparkdl_runner.jobs.parsing.yaml_file import parse_value, read_yaml
 from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.jobs.tuning.settings import TuneSettings
 from sparkdl_runner.launch.backends import BACKENDS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparkdl_runner.jobs.settings import load
+from sparkdl_runner.jobs.parsing import load
 from sparkdl_runner.jobs.spark import source, storage
 from sparkdl_runner.jobs.spark.source import Source
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkdl_runner.errors import ConfigError, RunnerError
-from sparkdl_runner.jobs.settings import load
+from sparkdl_runner.jobs.parsing import load
 from sparkdl_runner.jobs.tuning.pruning import Pruning
 from sparkdl_runner.jobs.tuning.settings import SearchSettings
 from sparkdl_runner.jobs.tuning.study import open_study, storage_must_answer

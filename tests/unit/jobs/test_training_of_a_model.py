@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs.settings import load
+from sparkdl_runner.jobs.parsing import load
 from sparkdl_runner.jobs.training.of_model import OfModel
 from sparkdl_runner.jobs.training.plan_settings import PlanSettings
 from sparkdl_runner.jobs.training.settings import TrainSettings

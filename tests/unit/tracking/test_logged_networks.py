@@ -20,9 +20,9 @@ from torch import nn
 
 from checkpoint_fixtures import _torch_has_set_itself_up
 from sparkdl_runner.checkpoint import Checkpoint, CheckpointManager
-from sparkdl_runner.network.inputs import Inputs
-from sparkdl_runner.network.torch_export import NotExportableError
 from sparkdl_runner.rank.world import Peer, assign_ranks
+from sparkdl_runner.tensors.inputs import Inputs
+from sparkdl_runner.tensors.torch_export import NotExportableError
 from sparkdl_runner.tracking.models import exported_graph
 from sparkdl_runner.tracking.models import log_model as models
 from sparkdl_runner.tracking.models.example import Example

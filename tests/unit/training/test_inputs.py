@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sparkdl_runner import Trainer
-from sparkdl_runner.network.inputs import Inputs
+from sparkdl_runner.tensors.inputs import Inputs
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 

@@ -14,7 +14,7 @@ from torch import nn
 from sparkdl_runner import Trainer
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.estimator import TorchEstimator
-from sparkdl_runner.jobs.settings import load
+from sparkdl_runner.jobs.parsing import load
 from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.training.description.options import OPTIONS, checked_option
 

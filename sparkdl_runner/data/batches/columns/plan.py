@@ -21,7 +21,7 @@ from sparkdl_runner.data.decode.columns import (
     Layout,
     Output,
 )
-from sparkdl_runner.network.arrays import is_readable
+from sparkdl_runner.tensors.arrays import is_readable
 
 _log = logging.getLogger(__name__)
 

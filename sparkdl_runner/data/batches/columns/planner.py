@@ -23,9 +23,9 @@ from sparkdl_runner.data.decode.columns import (
 )
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.parquet.too_large import MOST_BYTES, TOO_LARGE
-from sparkdl_runner.network.arrays import Array, Leaf, dense, is_list, validity
-from sparkdl_runner.network.images import ImageSize
-from sparkdl_runner.network.ragged import padded
+from sparkdl_runner.tensors.arrays import Array, Leaf, dense, is_list, validity
+from sparkdl_runner.tensors.images import ImageSize
+from sparkdl_runner.tensors.ragged import padded
 
 
 class ColumnPlanner(ColumnSettings):

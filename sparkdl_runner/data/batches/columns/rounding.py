@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparkdl_runner.data.decode.columns import DenseColumn
-from sparkdl_runner.network.arrays import Array
+from sparkdl_runner.tensors.arrays import Array
 
 
 def warn_if_rounded(column: DenseColumn, dtype: np.dtype[Any]) -> DenseColumn:

@@ -21,8 +21,8 @@ from sparkdl_runner.data.decode.columns import (
 )
 from sparkdl_runner.data.errors import DatasetError
 from sparkdl_runner.data.read.costs import value_bytes
-from sparkdl_runner.network.arrays import Array, Leaf, holds, leaf_of
-from sparkdl_runner.network.ragged import keep_numbers
+from sparkdl_runner.tensors.arrays import Array, Leaf, holds, leaf_of
+from sparkdl_runner.tensors.ragged import keep_numbers
 
 
 class ColumnSettings:

@@ -27,7 +27,7 @@ from sparkdl_runner.data.parquet.leaves import Columns
 from sparkdl_runner.data.parquet.row_groups import decoded_bytes_of
 from sparkdl_runner.data.parquet.scan import explained, rows_of_batch
 from sparkdl_runner.data.parquet.sizes import is_variable
-from sparkdl_runner.network.arrays import is_readable
+from sparkdl_runner.tensors.arrays import is_readable
 
 _BATCH_ROWS = 8192
 _READ_BYTES = 1 << 20

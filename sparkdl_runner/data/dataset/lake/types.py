@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from sparkdl_runner.network.arrays import is_list
+from sparkdl_runner.tensors.arrays import is_list
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 """For bits of a whole number, the digits of the longest."""

@@ -18,6 +18,8 @@ def lift_limit(pid: int) -> str:
     Returns:
         A sentence for the user if the kernel forbids it; empty if the limit is lifted.
     """
+    if not hasattr(resource, "prlimit"):
+        return ""  # Nor does macOS keep to that limit.
     limit = resource.prlimit(pid, resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import socket
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from sparkdl_runner.errors import LaunchError
 
 # As login.defs(5) and systemd divide them: below are the system's own, whose administrators are
 # trusted; in the second range are services that systemd gives a user for as long as they run.
-FIRST_USER = 1000
+FIRST_USER = 501 if sys.platform == "darwin" else 1000
 DYNAMIC_USERS = range(61184, 65520)
 NOBODY = 65534
 _TABLES = ("tcp", "tcp6", "udp", "udp6")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -105,6 +106,20 @@ def test_a_port_that_is_taken_behind_is_given_up_for_another():
     public, private = store_relay.listen("127.0.0.1", (port, port + 20))
     with taken, closing(public), closing(private):
         assert public.getsockname()[1] == private.getsockname()[1] != port
+
+
+def test_a_host_with_one_loopback_address_has_that_of_ipv6_behind(monkeypatch):
+    create = socket.create_server
+
+    def refuse(address, **options):
+        if address[0] == "127.0.0.2":
+            raise OSError(errno.EADDRNOTAVAIL, "Can't assign requested address")
+        return create(address, **options)
+
+    monkeypatch.setattr(socket, "create_server", refuse)
+    public, private = store_relay.listen("127.0.0.1")
+    with closing(public), closing(private):
+        assert private.getsockname()[:2] == ("::1", public.getsockname()[1])
 
 
 def test_a_range_of_ports_can_be_used_again_at_once_and_its_end_is_told():

@@ -10,14 +10,14 @@ import uuid
 
 import pytest
 
-from sparkdl_runner.launch.worker import lifeline
+from sparkdl_runner.base import processes
 from sparkdl_runner.launch.worker.lifeline import FAMILY, kill_family
 
 
 def sleeper(family: str) -> subprocess.Popen[bytes]:
     environment = {"PATH": os.environ["PATH"], FAMILY: family}
     process = subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True)
-    while not lifeline._environment(process.pid):  # For a moment, the kernel shows none.
+    while not processes.environment(process.pid):  # For a moment, the kernel shows none.
         time.sleep(0.001)
     return process
 
@@ -35,7 +35,7 @@ def test_a_family_is_found_by_its_name_and_no_other_process_is_touched() -> None
 
 
 def test_a_process_that_just_starts_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, seen = lifeline._environment, []
+    real, seen = processes.environment, []
 
     def environment(pid: int) -> list[bytes]:
         seen.append(pid)
@@ -44,7 +44,7 @@ def test_a_process_that_just_starts_is_looked_at_again(monkeypatch: pytest.Monke
     family = uuid.uuid4().hex
     with sleeper(family) as mine:
         try:
-            monkeypatch.setattr(lifeline, "_environment", environment)
+            monkeypatch.setattr(processes, "environment", environment)
             kill_family(family)
             assert mine.wait(120) == -signal.SIGKILL
         finally:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkdl_runner.cli.command_line import EXIT_CODES, Parser, guarded
-from sparkdl_runner.jobs.settings import Settings, load
-from sparkdl_runner.jobs.settings.flags import add_flags, given
+from sparkdl_runner.jobs.parsing import Settings, load
+from sparkdl_runner.jobs.parsing.flags import add_flags, given
 
 
 @dataclass(frozen=True, kw_only=True)

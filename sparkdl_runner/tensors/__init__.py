@@ -1,4 +1,4 @@
-"""A network between tables: its columns as tensors, and the columns that its outputs become.
+"""How a table's columns become tensors, and which columns a network's outputs become.
 
 Imports nothing of this package, so that a model of MLflow's can carry a copy of it. By its rule
 for a column's values a loader makes batches, too: a network is scored with what it was trained

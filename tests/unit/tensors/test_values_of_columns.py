@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from pyspark.ml.linalg import DenseVector, SparseVector
 
-from sparkdl_runner.network.columns import Column, tensors
-from sparkdl_runner.network.errors import BadColumnError
-from sparkdl_runner.network.pandas_values import arrow_of
+from sparkdl_runner.tensors.columns import Column, tensors
+from sparkdl_runner.tensors.errors import BadColumnError
+from sparkdl_runner.tensors.pandas_values import arrow_of
 
 
 def by_arrow(column: Column, rows: list, kind: pa.DataType) -> dict[str, torch.Tensor]:

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sparkdl_runner.network.columns import Column
-from sparkdl_runner.network.inputs import Inputs
-from sparkdl_runner.network.outputs import Output
-from sparkdl_runner.network.predictor import Description, Predictor
-from sparkdl_runner.network.spark_worker import device_of
+from sparkdl_runner.tensors.columns import Column
+from sparkdl_runner.tensors.inputs import Inputs
+from sparkdl_runner.tensors.outputs import Output
+from sparkdl_runner.tensors.predictor import Description, Predictor
+from sparkdl_runner.tensors.spark_worker import device_of
 
 UUIDS = ["5fd4f087-86f3-7a43-b711-4771313afc50", "0000f087-86f3-7a43-b711-4771313afc50"]
 

@@ -16,8 +16,8 @@ from sparkdl_runner.base.nearest import did_you_mean
 from sparkdl_runner.base.renamed import with_todays_names
 from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.errors import ConfigError
-from sparkdl_runner.jobs.settings.refusal import sentence
-from sparkdl_runner.jobs.settings.yaml_file import read_yaml
+from sparkdl_runner.jobs.parsing.refusal import sentence
+from sparkdl_runner.jobs.parsing.yaml_file import read_yaml
 
 
 def options(field: pydantic.fields.FieldInfo) -> Sequence[Any]:

@@ -10,8 +10,8 @@ from typing import Any
 import pydantic
 
 from sparkdl_runner.cli.command_line import Parser
-from sparkdl_runner.jobs.settings import Settings, options
-from sparkdl_runner.jobs.settings.yaml_file import parse_value
+from sparkdl_runner.jobs.parsing import Settings, options
+from sparkdl_runner.jobs.parsing.yaml_file import parse_value
 
 
 def add_flags(parser: Parser, kind: type[Settings]) -> None:

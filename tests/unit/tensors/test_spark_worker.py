@@ -15,12 +15,12 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl_runner.network import spark_worker
-from sparkdl_runner.network.columns import Column
-from sparkdl_runner.network.inputs import Inputs
-from sparkdl_runner.network.outputs import Output, Task
-from sparkdl_runner.network.predictor import Description, matrices
-from sparkdl_runner.network.spark_worker import PackedNetwork, Prediction
+from sparkdl_runner.tensors import spark_worker
+from sparkdl_runner.tensors.columns import Column
+from sparkdl_runner.tensors.inputs import Inputs
+from sparkdl_runner.tensors.outputs import Output, Task
+from sparkdl_runner.tensors.predictor import Description, matrices
+from sparkdl_runner.tensors.spark_worker import PackedNetwork, Prediction
 
 A, B = np.arange(5, dtype=np.float32), np.ones(5, dtype=np.float32)
 

@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl_runner.network import saved
-from sparkdl_runner.network.columns import Column
-from sparkdl_runner.network.exporting import example_of
-from sparkdl_runner.network.inputs import Inputs
-from sparkdl_runner.network.outputs import Output
-from sparkdl_runner.network.predictor import Description
-from sparkdl_runner.network.served import _load_pyfunc
+from sparkdl_runner.tensors import saved
+from sparkdl_runner.tensors.columns import Column
+from sparkdl_runner.tensors.exporting import example_of
+from sparkdl_runner.tensors.inputs import Inputs
+from sparkdl_runner.tensors.outputs import Output
+from sparkdl_runner.tensors.predictor import Description
+from sparkdl_runner.tensors.served import _load_pyfunc
 
 
 class Words(nn.Module):

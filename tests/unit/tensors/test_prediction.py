@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from sparkdl_runner.network.columns import Column
-from sparkdl_runner.network.inputs import Inputs
-from sparkdl_runner.network.outputs import Output, checked, prediction_columns
-from sparkdl_runner.network.pandas_values import arrow_of
-from sparkdl_runner.network.predictor import Description, Predictor, threads
+from sparkdl_runner.tensors.columns import Column
+from sparkdl_runner.tensors.inputs import Inputs
+from sparkdl_runner.tensors.outputs import Output, checked, prediction_columns
+from sparkdl_runner.tensors.pandas_values import arrow_of
+from sparkdl_runner.tensors.predictor import Description, Predictor, threads
 
 torch.manual_seed(0)
 NETWORK = nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5), nn.Dropout(), nn.Linear(5, 3)).eval()
