@@ -34,6 +34,7 @@ from sparkdl_runner.launch.driver.mlflow_run import (
     watched,
 )
 from sparkdl_runner.launch.driver.restarts import run_with_restarts
+from sparkdl_runner.launch.driver.spark.context import is_spark_connect
 from sparkdl_runner.launch.driver.stop_request import StopRequest
 from sparkdl_runner.launch.script.script import Script
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
@@ -272,6 +273,10 @@ class DistributedRunner:
         if self.num_proc < 0:
             return LocalLauncher(-self.num_proc, self.backend)
         # Imported late: ranks of this host need no Spark.
+        if is_spark_connect():
+            from sparkdl_runner.launch.driver.connect.launcher import ConnectLauncher
+
+            return ConnectLauncher(self.num_proc, self.backend, self.run_config)
         from sparkdl_runner.launch.driver.spark.launcher import SparkLauncher
 
         return SparkLauncher(self.num_proc, self.backend, self.run_config)

@@ -105,7 +105,7 @@ def _describe(context: SparkContext, question: Question) -> dict[str, Any]:
     from sparkdl_runner.launch.backends import get_backend
     from sparkdl_runner.launch.config import RunConfig
     from sparkdl_runner.launch.driver.spark import checks, slots
-    from sparkdl_runner.launch.driver.spark.context import is_single_host
+    from sparkdl_runner.launch.driver.spark.context import is_single_host, settings_of
 
     context.setLogLevel("ERROR")
     longer = unpack_seconds(dict(context.getConf().getAll()))
@@ -127,7 +127,7 @@ def _describe(context: SparkContext, question: Question) -> dict[str, Any]:
         "gpus_per_executor": float(
             context.getConf().get("spark.executor.resource.gpu.amount") or 0
         ),
-        "encryption": checks.encryption_asked_for(context),
+        "encryption": checks.encryption_asked_for(settings_of(context).get),
         "refusals": refusals,
         "is_restarted": _is_restarted(context),
         "slots": _settled(

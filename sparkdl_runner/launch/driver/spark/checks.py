@@ -25,6 +25,10 @@ KILL_IDLE = "spark.python.worker.killOnIdleTimeout"
 IDLE_SECONDS = "spark.python.worker.idleTimeoutSeconds"
 
 
+Settings = Callable[[str], str | None]
+"""Gives a Spark application's setting by its name; None where it is not set."""
+
+
 def check(context: SparkContext, backend: Backend, config: RunConfig) -> None:
     """Raises the first of ``refusals``, if there is one."""
     for _, refusal in refusals(context, backend, config):
@@ -36,30 +40,61 @@ def refusals(
     context: SparkContext, backend: Backend, config: RunConfig
 ) -> Iterator[tuple[str, LaunchError | None]]:
     """Yields each check's name, and why the launcher refuses the session by it, or None."""
+    yield from _raised(settings_of(context).get, backend, config, is_single_host(context))
+    try:
+        rank_profile(context)
+        yield "gpus", None
+    except LaunchError as error:
+        yield "gpus", error
+
+
+def check_settings(
+    settings: Settings, backend: Backend, config: RunConfig, *, single_host: bool
+) -> None:
+    """Raises the first refusal that the settings alone give reason for.
+
+    Args:
+        settings: The application's.
+        backend: The run's.
+        config: The same.
+        single_host: Whether all tasks run on the driver's host.
+    """
+    for _, refusal in _raised(settings, backend, config, single_host):
+        if refusal is not None:
+            raise refusal
+
+
+def encryption_asked_for(settings: Settings) -> list[str]:
+    """The settings by which Spark's network is to be encrypted."""
+    return [name for name in ENCRYPTION_SETTINGS if _is_on(settings, name)]
+
+
+def _raised(
+    settings: Settings, backend: Backend, config: RunConfig, single_host: bool
+) -> Iterator[tuple[str, LaunchError | None]]:
     for name, pass_or_raise in _CHECKS.items():
         try:
-            pass_or_raise(context, backend, config)
+            pass_or_raise(settings, backend, config, single_host)
             yield name, None
         except LaunchError as error:
             yield name, error
 
 
-def encryption_asked_for(context: SparkContext) -> list[str]:
-    """The settings by which Spark's network is to be encrypted."""
-    return [name for name in ENCRYPTION_SETTINGS if _is_on(context, name)]
-
-
-def _check_backend(context: SparkContext, backend: Backend, config: RunConfig) -> None:
+def _check_backend(
+    settings: Settings, backend: Backend, config: RunConfig, single_host: bool
+) -> None:
     """Looks for the backend where this Python is also the ranks'; elsewhere each agent looks."""
-    if is_single_host(context):
+    if single_host:
         backend.check_installed()
 
 
-def _check_encryption(context: SparkContext, backend: Backend, config: RunConfig) -> None:
+def _check_encryption(
+    settings: Settings, backend: Backend, config: RunConfig, single_host: bool
+) -> None:
     """Refuses to send gradients in the clear if Spark is set to encrypt."""
-    if config.allow_unencrypted or is_single_host(context):
+    if config.allow_unencrypted or single_host:
         return  # What stays on one host crosses no network.
-    asked = encryption_asked_for(context)
+    asked = encryption_asked_for(settings)
     if asked:
         raise LaunchError(
             f"{asked[0]} is true, so this cluster's network must not see data in the clear, and "
@@ -69,22 +104,22 @@ def _check_encryption(context: SparkContext, backend: Backend, config: RunConfig
         )
 
 
-def _check_allocation(context: SparkContext, backend: Backend, config: RunConfig) -> None:
-    if _is_on(context, "spark.dynamicAllocation.enabled"):
+def _check_allocation(
+    settings: Settings, backend: Backend, config: RunConfig, single_host: bool
+) -> None:
+    if _is_on(settings, "spark.dynamicAllocation.enabled"):
         raise LaunchError(
             "spark.dynamicAllocation.enabled is true, with which clusters start no barrier stage: "
             "set it to false and give the cluster a fixed size (spark.executor.instances)."
         )
 
 
-def _check_gpus(context: SparkContext, backend: Backend, config: RunConfig) -> None:
-    rank_profile(context)
-
-
-def _check_idle_timeout(context: SparkContext, backend: Backend, config: RunConfig) -> None:
+def _check_idle_timeout(
+    settings: Settings, backend: Backend, config: RunConfig, single_host: bool
+) -> None:
     """Refuses settings by which Spark kills an agent, which sends nothing until its rank ends."""
-    seconds = (settings_of(context).get(IDLE_SECONDS) or "").strip()
-    if _is_on(context, KILL_IDLE) and seconds.strip("0s "):
+    seconds = (settings(IDLE_SECONDS) or "").strip()
+    if _is_on(settings, KILL_IDLE) and seconds.strip("0s "):
         raise LaunchError(
             f"{KILL_IDLE} is true, and {IDLE_SECONDS} is {seconds}: Spark would kill each rank's "
             "task after that time, since a task sends Spark nothing until its rank has ended. Set "
@@ -92,14 +127,13 @@ def _check_idle_timeout(context: SparkContext, backend: Backend, config: RunConf
         )
 
 
-def _is_on(context: SparkContext, setting: str) -> bool:
-    return (settings_of(context).get(setting) or "").lower() == "true"
+def _is_on(settings: Settings, name: str) -> bool:
+    return (settings(name) or "").lower() == "true"
 
 
-_CHECKS: dict[str, Callable[[SparkContext, Backend, RunConfig], None]] = {
+_CHECKS: dict[str, Callable[[Settings, Backend, RunConfig, bool], None]] = {
     "backend": _check_backend,
     "encryption": _check_encryption,
     "allocation": _check_allocation,
-    "gpus": _check_gpus,
     "idle_timeout": _check_idle_timeout,
 }

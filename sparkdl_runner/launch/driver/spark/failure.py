@@ -19,6 +19,11 @@ from sparkdl_runner.launch.wire.outcome import Outcome
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+# As a classic session says it, and in three ways Spark Connect.
+_CANCELLED = (
+    r"\bcancelled\b|\[OPERATION_CANCELED\]|\[INVALID_HANDLE\.SESSION_CLOSED\]|"
+    r"\[INVALID_HANDLE\.OPERATION_ABANDONED\]|StatusCode\.CANCELLED"
+)
 # No stage has more ranks.
 MOST_TASKS = 1 << 20
 
@@ -106,7 +111,7 @@ def explain(
         return errors.RunCancelledError(
             f"The Spark application ended before the ranks had finished: {application_end}."
         )
-    if re.search(r"\bcancelled\b", text):
+    if re.search(_CANCELLED, text):
         return errors.RunCancelledError(
             "The Spark job was cancelled before the ranks had finished."
         )

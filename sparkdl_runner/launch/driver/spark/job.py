@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError, wait
@@ -22,14 +23,26 @@ class SparkAction:
 
     Py4J gives each thread one connection, on which the JVM answers in order. Were the action on
     the caller's, a Ctrl-C there could cancel nothing before the action had ended.
+
+    Args:
+        action: Returns the outcomes.
+        thread: Its kind of thread; None for one that has the caller's properties.
     """
 
-    def __init__(self, action: Callable[[], list[Outcome]]) -> None:
-        from pyspark import InheritableThread
+    def __init__(
+        self,
+        action: Callable[[], list[Outcome]],
+        thread: type[threading.Thread] | None = None,
+    ) -> None:
+        kind: Callable[..., threading.Thread] | None = thread
+        if kind is None:
+            from pyspark import InheritableThread
+
+            kind = InheritableThread
 
         self._end: Future[list[Outcome]] = Future()
         self._action = action
-        self._thread = InheritableThread(target=self._run, name="sparkdl-job", daemon=True)
+        self._thread = kind(target=self._run, name="sparkdl-job", daemon=True)
         self._thread.start()
 
     def result(self) -> list[Outcome]:
@@ -39,8 +52,12 @@ class SparkAction:
 
     def interrupt(self) -> None:
         """Lets ``result`` raise RunCancelledError; its caller then cancels the action."""
+        self.give_up(RunCancelledError("The Spark job is to be cancelled."))
+
+    def give_up(self, error: Exception) -> None:
+        """Lets ``result`` raise an error, whatever the action does."""
         with suppress(InvalidStateError):  # The action has just ended.
-            self._end.set_exception(RunCancelledError("The Spark job is to be cancelled."))
+            self._end.set_exception(error)
 
     def wait(self, timeout_seconds: float) -> bool:
         """Waits until the action has ended in any way, at most so long. Returns whether it has."""

@@ -1,0 +1,237 @@
+"""Runs ranks as the tasks of a barrier stage that is asked for through Spark Connect."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import Any
+
+from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.errors import LaunchError, RunnerError
+from sparkdl_runner.launch.agent.rank_task import RankTask
+from sparkdl_runner.launch.agent.spares.task import SpareTask
+from sparkdl_runner.launch.backends import Backend
+from sparkdl_runner.launch.config import RunConfig
+from sparkdl_runner.launch.driver.connect.probe import Surroundings, known, probe
+from sparkdl_runner.launch.driver.connect.rank_rows import SCHEMA, RankRows, outcomes_of
+from sparkdl_runner.launch.driver.connect.session import answers, require_session, setting
+from sparkdl_runner.launch.driver.spark import checks, failure
+from sparkdl_runner.launch.driver.spark.job import SparkAction
+from sparkdl_runner.launch.driver.spark.slots import POLL_SECONDS, counted
+from sparkdl_runner.launch.driver.spark.stage_gang import StageGang
+from sparkdl_runner.launch.driver.stop_request import StopRequest
+from sparkdl_runner.launch.wire import network
+from sparkdl_runner.launch.wire.attempt import AttemptSpec
+from sparkdl_runner.launch.wire.outcome import Outcome
+from sparkdl_runner.rank.reports import Reports
+
+# A server takes messages of 128 MiB, and ends of some that are larger: so none is tried.
+MOST_FUNCTION_BYTES = 96 << 20
+# The value goes through the server's heap as well, whose size is not told.
+MOST_RESULT_BYTES = 64 << 20
+_LOOK_SECONDS = 2.0
+# So many looks in a row must find no server.
+_LOOKS = 3
+
+
+class ConnectLauncher:
+    """The ``Launcher`` of a Spark Connect session.
+
+    Args:
+        num_proc: How many ranks; 0 for as many as there are slots at the first attempt.
+        backend: What they use.
+        config: Says how long to wait for slots, and what of the session is accepted.
+
+    Raises:
+        LaunchError: There is no session, or it is refused.
+    """
+
+    def __init__(self, num_proc: int, backend: Backend, config: RunConfig) -> None:
+        self._session = require_session()
+        self._setting = partial(setting, self._session)
+        self._num_proc = num_proc
+        self._backend = backend
+        self._surroundings = known(self._session, config, backend.imports)
+        checks.check_settings(self._setting, backend, config, single_host=self.is_single_host)
+        self.application_id = self._setting("spark.app.id")
+
+    @property
+    def is_single_host(self) -> bool:
+        """See ``Launcher.is_single_host``."""
+        return self._surroundings.is_single_host
+
+    def run(
+        self, attempt: AttemptSpec, reports: Sequence[Reports], stop: StopRequest
+    ) -> list[Outcome]:
+        """See ``Launcher.run``."""
+        if len(attempt.function) > MOST_FUNCTION_BYTES:
+            raise LaunchError(
+                f"The function and its arguments take {len(attempt.function) / 1e6:,.0f} MB "
+                f"pickled, and Spark Connect carries {MOST_FUNCTION_BYTES / 1e6:,.0f} MB. Take "
+                "large values out of the arguments, and out of what the function refers to: give "
+                "ranks a path or a converted DataFrame to read."
+            )
+        if attempt.is_restart:
+            self._surroundings = self._probe(attempt.config)
+        num_proc = self._wait_for_slots(attempt.config, stop)
+        self._num_proc = self._num_proc or num_proc
+        gang = ConnectGang(self._session, self._surroundings, attempt, num_proc, reports)
+        with stop.told_to(gang.request_stop, gang.interrupt):
+            return gang.run()
+
+    def _probe(self, config: RunConfig) -> Surroundings:
+        return probe(self._session, config, self._backend.imports)
+
+    def _wait_for_slots(self, config: RunConfig, stop: StopRequest) -> int:
+        """How many ranks are started, once there are slots for them."""
+        least = config.min_num_proc
+        deadline = time.monotonic() + (0 if self.is_single_host else config.slot_wait_seconds)
+        while True:
+            slots = self._surroundings.slots
+            if slots is None:
+                if self._num_proc:
+                    return self._num_proc
+                raise LaunchError(
+                    "num_proc is 0, for as many ranks as there are slots, and this server does "
+                    "not tell how many there are (spark.default.parallelism is set): give a number."
+                )
+            if slots >= (self._num_proc or least or 1):
+                return self._num_proc or slots
+            if time.monotonic() > deadline:
+                break
+            stop.cancelled.wait(POLL_SECONDS)
+            stop.raise_if_cancelled()
+            self._surroundings = self._probe(config)
+        if least is not None and slots >= least:
+            return slots
+        needed = self._num_proc or least or 1
+        raise LaunchError(
+            f"{needed} ranks need {needed} task slots at once, and the cluster has {slots} "
+            f"(master {self._setting('spark.master')}): ask for at most "
+            f"{counted(slots, 'rank', 'ranks')}, or add executors or cores where the server "
+            "is started."
+        )
+
+
+class ConnectGang(StageGang):
+    """Ranks as barrier tasks that a Spark Connect server runs.
+
+    Args:
+        session: The session.
+        surroundings: Says where this client is reached.
+        attempt: See ``Gang``, as for the rest.
+        num_proc: The same.
+        reports: The same.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        surroundings: Surroundings,
+        attempt: AttemptSpec,
+        num_proc: int,
+        reports: Sequence[Reports],
+    ) -> None:
+        self._session = session
+        self._surroundings = surroundings
+        self._tag = f"sparkdl-runner-{uuid.uuid4().hex}"
+        self._is_closed = threading.Event()
+        address = surroundings.address or network.LOOPBACK
+        super().__init__(
+            attempt,
+            num_proc,
+            reports,
+            listener=network.listen(address, attempt.config.port_range),
+            host="" if surroundings.address is None else address,
+        )
+
+    def submit(self, stack: ExitStack) -> SparkAction:
+        """See ``StageGang.submit``."""
+        if self._surroundings.address is None:
+            tell(
+                "the executors do not reach this client, so that nothing is heard of the ranks "
+                "before they have ended: no output, no metrics, no progress, no hang."
+            )
+        tasks = self._session.range(0, self.num_proc, 1, self.num_proc)
+        ends = tasks.mapInArrow(RankRows(self._rank_task()), SCHEMA, barrier=True)
+
+        def collect() -> list[Outcome]:
+            self._session.addTag(self._tag)
+            return outcomes_of(ends.collect())
+
+        job = SparkAction(collect, thread=threading.Thread)
+        stack.callback(self._is_closed.set)
+        threading.Thread(
+            target=self._look_for_server, args=[job], name="sparkdl-server-watch", daemon=True
+        ).start()
+        return job
+
+    def cancel_job(self) -> None:
+        """See ``StageGang.cancel_job``. A server that is gone is asked for ten minutes."""
+
+        def interrupt() -> None:
+            with suppress(Exception):  # If the server is gone, so is the job.
+                self._session.interruptTag(self._tag)
+
+        threading.Thread(target=interrupt, name="sparkdl-interrupt", daemon=True).start()
+
+    def application_end(self) -> str:
+        """See ``StageGang.application_end``."""
+        return "its session was stopped" if self._session.is_stopped else ""
+
+    def executor_loss(self, error: Exception) -> str:
+        """See ``StageGang.executor_loss``."""
+        return failure.executor_loss(error)
+
+    def explained(
+        self, error: Exception, failures: Sequence[Outcome], application_end: str
+    ) -> RunnerError:
+        """See ``StageGang.explained``."""
+        if isinstance(error, _ServerLostError):
+            return RunnerError(str(error))
+        return failure.explain(
+            error,
+            python="python3",
+            failures=failures,
+            application_end=application_end,
+            function_bytes=len(self.attempt.function),
+        )
+
+    def _rank_task(self) -> RankTask:
+        attempt = self.attempt
+        return RankTask(
+            attempt=attempt,
+            channel=self.server.channel,
+            single_host=self._surroundings.is_single_host,
+            most_result_bytes=MOST_RESULT_BYTES,
+            # The channel is in clear.
+            sends_value=not checks.encryption_asked_for(partial(setting, self._session)),
+            spare=SpareTask(
+                backend=attempt.backend,
+                variables=attempt.variables,
+                seconds=attempt.spare_seconds,
+            ),
+        )
+
+    def _look_for_server(self, job: SparkAction) -> None:
+        """Gives the job up if the server is gone: pyspark would ask for it for ten minutes."""
+        missed = 0
+        while missed < _LOOKS:
+            if self._is_closed.wait(_LOOK_SECONDS):
+                return
+            missed = 0 if answers(self._session) else missed + 1
+        job.give_up(
+            _ServerLostError(
+                "The Spark Connect server does not answer any more: it has ended, or the network "
+                "to it is down. With max_restarts and checkpoints a training goes on once it is "
+                "there again."
+            )
+        )
+
+
+class _ServerLostError(Exception):
+    pass

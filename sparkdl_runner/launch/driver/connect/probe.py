@@ -1,0 +1,178 @@
+"""What a session's executors have and whom they reach, by one query."""
+
+from __future__ import annotations
+
+import json
+import platform
+import secrets
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sparkdl_runner.base.version import __version__
+from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.launch.config import RunConfig
+from sparkdl_runner.launch.driver.connect import package, probe_task
+from sparkdl_runner.launch.driver.connect.session import server_of, setting
+from sparkdl_runner.launch.wire import network
+
+PACKAGE = "sparkdl_runner"
+# What an agent imports, besides this package and pyspark.
+NEEDED = ("cloudpickle", "numpy", "psutil", "pyarrow")
+# As many rows as give each core a task.
+_ROWS = 1 << 20
+_TOKEN_BYTES = 16
+# These decide what a range without a number of partitions has; they hide the number of cores.
+_HIDING = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What the probe has found."""
+
+    slots: int | None
+    """How many ranks run at once; None if that cannot be told."""
+    address: str | None
+    """This host's address that all executors reach; None if there is none."""
+
+    @property
+    def is_single_host(self) -> bool:
+        """Whether all tasks run on the client's host."""
+        return self.address == network.LOOPBACK
+
+
+_known: WeakKeyDictionary[Any, dict[Any, Surroundings]] = WeakKeyDictionary()
+
+
+def known(session: Any, config: RunConfig, modules: Sequence[str]) -> Surroundings:
+    """What an earlier call of ``probe`` with such a config has found, else what it finds now."""
+    key = (config.network_interface, config.port_range, tuple(modules))
+    return _known.setdefault(session, {}).get(key) or probe(session, config, modules)
+
+
+def probe(session: Any, config: RunConfig, modules: Sequence[str]) -> Surroundings:
+    """Asks all executors of a session, and sends them this package where it is missing.
+
+    Args:
+        session: The Spark Connect session.
+        config: Names the interface and the ports of the channel.
+        modules: What the ranks' backend imports.
+
+    Returns:
+        What it found.
+
+    Raises:
+        LaunchError: They lack a package, or have another version of Python.
+    """
+    rows = _ask(session, config, modules)
+    if any(one["package"] != __version__ for one in rows):
+        package.send(session)
+        rows = _ask(session, config, modules)
+    for one in rows:
+        _check(one)
+    addresses = [tuple(address) for address in rows[0]["reached"]]
+    reached = [one[0] for one in addresses if all(list(one) in other["reached"] for other in rows)]
+    hidden = any(setting(session, name) for name in _HIDING)
+    found = Surroundings(
+        slots=None if hidden else len(rows) // max(one["cpus"] for one in rows),
+        address=reached[0] if reached else None,
+    )
+    key = (config.network_interface, config.port_range, tuple(modules))
+    _known.setdefault(session, {})[key] = found
+    return found
+
+
+def _ask(session: Any, config: RunConfig, modules: Sequence[str]) -> list[dict[str, Any]]:
+    token = secrets.token_bytes(_TOKEN_BYTES)
+    with _listening(_own_addresses(session, config), config, token) as addresses:
+        task = probe_task.ProbeTask(
+            addresses=addresses, token=token, modules=[*NEEDED, *modules], package=PACKAGE
+        )
+        with _by_value():
+            asked = session.range(_ROWS).mapInArrow(task, "told string")
+            return [json.loads(row.told) for row in asked.collect()]
+
+
+@contextmanager
+def _by_value() -> Iterator[None]:
+    """Sends the probe's code with it, although it is an installed module here."""
+    from pyspark import cloudpickle as untyped
+
+    cloudpickle: Any = untyped
+
+    cloudpickle.register_pickle_by_value(probe_task)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(probe_task)
+
+
+def _own_addresses(session: Any, config: RunConfig) -> list[str]:
+    """Addresses of this host at which executors may reach it, the likeliest first."""
+    if config.network_interface is not None:
+        found = network.address_on(config.network_interface)
+        if found is not None:
+            return [found[0]]
+    addresses = []
+    with suppress(OSError):
+        host, _ = server_of(session)
+        server = network.resolve(host)
+        if network.is_loopback(server):
+            addresses += [network.LOOPBACK, network.own_address(socket.gethostname())[0]]
+        else:
+            addresses.append(network.source_address(server))
+    return list(dict.fromkeys(addresses))
+
+
+@contextmanager
+def _listening(
+    addresses: Sequence[str], config: RunConfig, token: bytes
+) -> Iterator[list[tuple[str, int]]]:
+    """Says the token at each of the addresses, to whoever comes."""
+    listeners = []
+    for address in addresses:
+        with suppress(OSError):
+            listeners.append(network.listen(address, config.port_range))
+    try:
+        for one in listeners:
+            threading.Thread(target=_say, args=(one, token), daemon=True).start()
+        yield [one.getsockname()[:2] for one in listeners]
+    finally:
+        for one in listeners:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)  # Wakes its thread.
+            one.close()
+
+
+def _say(listener: socket.socket, token: bytes) -> None:
+    with suppress(OSError):  # It was closed.
+        while True:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):
+                connection.sendall(token)
+
+
+def _check(found: dict[str, Any]) -> None:
+    host = found["host"]
+    own = platform.python_version_tuple()[:2]
+    if tuple(found["python"].split(".")[:2]) != own:
+        raise LaunchError(
+            f"The executor on host {host} has Python {found['python']}, and this client "
+            f"{platform.python_version()}: functions travel between equal versions alone. Use "
+            f"Python {'.'.join(found['python'].split('.')[:2])} here, or the client's there."
+        )
+    if found["missing"]:
+        raise LaunchError(
+            f"The Python of the executor on host {host} lacks {', '.join(found['missing'])}, "
+            "which ranks need: install it on every host of the cluster, or send an environment "
+            "along by addArtifacts(…, archive=True) and spark.sql.execution.pyspark.python."
+        )
+    if found["package"] != __version__:
+        raise LaunchError(
+            f"The executor on host {host} has sparkdl_runner {found['package']}, and this client "
+            f"{__version__}: install the same version on both."
+        )

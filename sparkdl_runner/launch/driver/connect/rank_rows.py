@@ -1,0 +1,47 @@
+"""A rank's task as Spark Connect runs it: its outcome travels as rows."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from sparkdl_runner.launch.agent.rank_task import RankTask
+from sparkdl_runner.launch.wire.outcome import Outcome
+
+SCHEMA = "rank int, chunk binary"
+# Smaller ones are slower to carry, and a row of 2 GiB is not possible.
+_CHUNK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class RankRows:
+    """Runs one rank in a task of ``mapInArrow``, and yields its outcome in chunks.
+
+    Attributes:
+        task: The rank's.
+    """
+
+    task: RankTask
+
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Spark calls this, in a barrier stage of as many tasks as ranks."""
+        import pyarrow as pa
+
+        for _ in batches:  # Spark drops a Python process that has not read all of its input.
+            pass
+        for outcome in self.task(()):
+            packed = pickle.dumps(outcome)
+            for at in range(0, len(packed), _CHUNK_BYTES):
+                rank = pa.array([outcome.world.rank], pa.int32())
+                chunk = pa.array([packed[at : at + _CHUNK_BYTES]], pa.binary())
+                yield pa.RecordBatch.from_arrays([rank, chunk], ["rank", "chunk"])
+
+
+def outcomes_of(rows: Sequence[Any]) -> list[Outcome]:
+    """Puts the chunks together; the rows of a task stand together, in their order."""
+    packed = [b"".join(row.chunk for row in own) for _, own in groupby(rows, lambda row: row.rank)]
+    # From Spark's task results, as those of a classic session.
+    return [pickle.loads(one) for one in packed]  # noqa: S301
