@@ -17,6 +17,7 @@ from sparkdl_runner.base.version import __version__
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.connect import package, probe_task
+from sparkdl_runner.launch.driver.connect.by_value import by_value
 from sparkdl_runner.launch.driver.connect.session import server_of, setting
 from sparkdl_runner.launch.wire import network
 
@@ -92,23 +93,9 @@ def _ask(session: Any, config: RunConfig, modules: Sequence[str]) -> list[dict[s
         task = probe_task.ProbeTask(
             addresses=addresses, token=token, modules=[*NEEDED, *modules], package=PACKAGE
         )
-        with _by_value():
+        with by_value(probe_task):
             asked = session.range(_ROWS).mapInArrow(task, "told string")
             return [json.loads(row.told) for row in asked.collect()]
-
-
-@contextmanager
-def _by_value() -> Iterator[None]:
-    """Sends the probe's code with it, although it is an installed module here."""
-    from pyspark import cloudpickle as untyped
-
-    cloudpickle: Any = untyped
-
-    cloudpickle.register_pickle_by_value(probe_task)
-    try:
-        yield
-    finally:
-        cloudpickle.unregister_pickle_by_value(probe_task)
 
 
 def _own_addresses(session: Any, config: RunConfig) -> list[str]:
