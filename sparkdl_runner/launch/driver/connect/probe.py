@@ -7,17 +7,19 @@ import platform
 import secrets
 import socket
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from sparkdl_runner.base.version import __version__
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.connect import package, probe_task
-from sparkdl_runner.launch.driver.connect.session import server_of, setting
+from sparkdl_runner.launch.driver.connect.query import ServerQuery
+from sparkdl_runner.launch.driver.connect.session import in_a_sentence, server_of, setting
+from sparkdl_runner.launch.driver.stop_request import StopRequest
 from sparkdl_runner.launch.wire import network
 
 PACKAGE = "sparkdl_runner"
@@ -48,30 +50,43 @@ class Surroundings:
 _known: WeakKeyDictionary[Any, dict[Any, Surroundings]] = WeakKeyDictionary()
 
 
-def known(session: Any, config: RunConfig, modules: Sequence[str]) -> Surroundings:
+def known(
+    session: Any, config: RunConfig, modules: Sequence[str], stop: StopRequest
+) -> Surroundings:
     """What an earlier call of ``probe`` with such a config has found, else what it finds now."""
-    key = (config.network_interface, config.port_range, tuple(modules))
-    return _known.setdefault(session, {}).get(key) or probe(session, config, modules)
+    found = _known.setdefault(session, {}).get(_key(config, modules))
+    try:
+        return found or probe(session, config, modules, stop)
+    except RunnerError as error:
+        if type(error) is RunnerError:  # Its server is lost, and nothing has run.
+            raise LaunchError(str(error)) from error
+        raise
 
 
-def probe(session: Any, config: RunConfig, modules: Sequence[str]) -> Surroundings:
+def probe(
+    session: Any, config: RunConfig, modules: Sequence[str], stop: StopRequest
+) -> Surroundings:
     """Asks all executors of a session, and sends them this package where it is missing.
 
     Args:
         session: The Spark Connect session.
         config: Names the interface and the ports of the channel.
         modules: What the ranks' backend imports.
+        stop: May end the wait for an answer: a query needs a free slot.
 
     Returns:
         What it found.
 
     Raises:
         LaunchError: They lack a package, or have another version of Python.
+        RunCancelledError: It was cancelled, or the session stopped.
+        RunnerError: The server is gone.
     """
-    rows = _ask(session, config, modules)
-    if any(one["package"] != __version__ for one in rows):
-        package.send(session)
-        rows = _ask(session, config, modules)
+    with in_a_sentence(session):
+        rows = _ask(session, config, modules, stop)
+        if any(one["package"] != __version__ for one in rows):
+            package.send(session)
+            rows = _ask(session, config, modules, stop)
     for one in rows:
         _check(one)
     addresses = [tuple(address) for address in rows[0]["reached"]]
@@ -81,20 +96,32 @@ def probe(session: Any, config: RunConfig, modules: Sequence[str]) -> Surroundin
         slots=None if hidden else len(rows) // max(one["cpus"] for one in rows),
         address=reached[0] if reached else None,
     )
-    key = (config.network_interface, config.port_range, tuple(modules))
-    _known.setdefault(session, {})[key] = found
+    _known.setdefault(session, {})[_key(config, modules)] = found
     return found
 
 
-def _ask(session: Any, config: RunConfig, modules: Sequence[str]) -> list[dict[str, Any]]:
+def _key(config: RunConfig, modules: Sequence[str]) -> Hashable:
+    return config.network_interface, config.port_range, tuple(modules)
+
+
+def _ask(
+    session: Any, config: RunConfig, modules: Sequence[str], stop: StopRequest
+) -> list[dict[str, Any]]:
     token = secrets.token_bytes(_TOKEN_BYTES)
-    with _listening(_own_addresses(session, config), config, token) as addresses:
+    with ExitStack() as stack:
+        addresses = stack.enter_context(_listening(_own_addresses(session, config), config, token))
+        stack.enter_context(_by_value())
         task = probe_task.ProbeTask(
             addresses=addresses, token=token, modules=[*NEEDED, *modules], package=PACKAGE
         )
-        with _by_value():
-            asked = session.range(_ROWS).mapInArrow(task, "told string")
-            return [json.loads(row.told) for row in asked.collect()]
+        answers = session.range(_ROWS).mapInArrow(task, "told string")
+        query = stack.enter_context(closing(ServerQuery(session, answers.collect, slots=1)))
+        stack.enter_context(stop.told_to(lambda reason: None, query.interrupt))
+        try:
+            return [json.loads(row.told) for row in query.result()]
+        except BaseException:
+            query.cancel()
+            raise
 
 
 @contextmanager
