@@ -93,10 +93,11 @@ def headless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=["reached", "headless"])
-def way(request: pytest.FixtureRequest) -> None:
+def way(request: pytest.FixtureRequest) -> str:
     """Executors reach this client, and then do not."""
     if request.param == "headless":
         request.getfixturevalue("headless")
+    return request.param
 
 
 @pytest.fixture

@@ -100,6 +100,11 @@ def probe(
     return found
 
 
+def slots_of(session: Any) -> int:
+    """How many ranks run at once, as earlier probes have found; 0 if none did, or cannot tell."""
+    return max((found.slots or 0 for found in _known.get(session, {}).values()), default=0)
+
+
 def _key(config: RunConfig, modules: Sequence[str]) -> Hashable:
     return config.network_interface, config.port_range, tuple(modules)
 
