@@ -193,7 +193,7 @@ class DistributedRunner:
         secrets = secrets_for_ranks(self.run_config.environment)
         with open_run(settings, named, stop, secrets, name) as tracked, closing(bar):
             self.mlflow_run_id = None if tracked is None else tracked.run_id
-            launcher = self._launcher()
+            launcher = self._launcher(stop)
             if tracked is not None:
                 tracked.describe(
                     arguments=call.arguments,
@@ -268,7 +268,7 @@ class DistributedRunner:
         # A run of each rank's value returns the list of all values.
         return cast(list[T], self.run(on_each_rank(main), *args, **kwargs))
 
-    def _launcher(self) -> Launcher:
+    def _launcher(self, stop: StopRequest) -> Launcher:
         """Checks all that can be checked before ranks start."""
         if self.num_proc < 0:
             return LocalLauncher(-self.num_proc, self.backend)
@@ -276,7 +276,7 @@ class DistributedRunner:
         if is_spark_connect():
             from sparkdl_runner.launch.driver.connect.launcher import ConnectLauncher
 
-            return ConnectLauncher(self.num_proc, self.backend, self.run_config)
+            return ConnectLauncher(self.num_proc, self.backend, self.run_config, stop)
         from sparkdl_runner.launch.driver.spark.launcher import SparkLauncher
 
         return SparkLauncher(self.num_proc, self.backend, self.run_config)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkdl_runner.launch.agent.spares.pool import end_spares
 from sparkdl_runner.launch.config import RunConfig
-from sparkdl_runner.launch.driver.spark.context import running_context
+from sparkdl_runner.launch.driver.spark.context import is_spark_connect, running_context
 
 SPARE_SECONDS = 60.0
 
@@ -37,6 +37,11 @@ def end_spare_workers() -> None:
     stage of as many tasks as there are slots, and waits for those that are busy.
     """
     end_spares()
+    if is_spark_connect():
+        from sparkdl_runner.launch.driver.connect.spares import end_spares_of_session
+
+        end_spares_of_session()
+        return
     context = running_context()
     if context is not None:
         from sparkdl_runner.launch.driver.spark.slots import count_slots

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
-import uuid
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,15 +16,21 @@ from sparkdl_runner.launch.agent.spares.task import SpareTask
 from sparkdl_runner.launch.backends import Backend
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.connect.probe import Surroundings, known, probe
+from sparkdl_runner.launch.driver.connect.query import ServerQuery
 from sparkdl_runner.launch.driver.connect.rank_rows import SCHEMA, RankRows, outcomes_of
-from sparkdl_runner.launch.driver.connect.session import answers, require_session, setting
+from sparkdl_runner.launch.driver.connect.session import (
+    in_a_sentence,
+    require_session,
+    setting,
+)
+from sparkdl_runner.launch.driver.connect.tunnel import tunnel
 from sparkdl_runner.launch.driver.spark import checks, failure
-from sparkdl_runner.launch.driver.spark.job import SparkAction
 from sparkdl_runner.launch.driver.spark.slots import POLL_SECONDS, counted
 from sparkdl_runner.launch.driver.spark.stage_gang import StageGang
 from sparkdl_runner.launch.driver.stop_request import StopRequest
 from sparkdl_runner.launch.wire import network
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
+from sparkdl_runner.launch.wire.channel import ChannelAddress
 from sparkdl_runner.launch.wire.outcome import Outcome
 from sparkdl_runner.rank.reports import Reports
 
@@ -33,9 +38,8 @@ from sparkdl_runner.rank.reports import Reports
 MOST_FUNCTION_BYTES = 96 << 20
 # The value goes through the server's heap as well, whose size is not told.
 MOST_RESULT_BYTES = 64 << 20
-_LOOK_SECONDS = 2.0
-# So many looks in a row must find no server.
-_LOOKS = 3
+# How long a server may take to start a stage, beyond the wait for slots.
+START_SECONDS = 30.0
 
 
 class ConnectLauncher:
@@ -45,17 +49,22 @@ class ConnectLauncher:
         num_proc: How many ranks; 0 for as many as there are slots at the first attempt.
         backend: What they use.
         config: Says how long to wait for slots, and what of the session is accepted.
+        stop: May end the first look at the executors, which waits for a free slot.
 
     Raises:
         LaunchError: There is no session, or it is refused.
+        RunCancelledError: ``stop`` was cancelled.
     """
 
-    def __init__(self, num_proc: int, backend: Backend, config: RunConfig) -> None:
+    def __init__(
+        self, num_proc: int, backend: Backend, config: RunConfig, stop: StopRequest
+    ) -> None:
         self._session = require_session()
         self._setting = partial(setting, self._session)
         self._num_proc = num_proc
         self._backend = backend
-        self._surroundings = known(self._session, config, backend.imports)
+        self._surroundings = known(self._session, config, backend.imports, stop)
+        _check_gpus(self._setting)
         checks.check_settings(self._setting, backend, config, single_host=self.is_single_host)
         self.application_id = self._setting("spark.app.id")
 
@@ -76,15 +85,15 @@ class ConnectLauncher:
                 "ranks a path or a converted DataFrame to read."
             )
         if attempt.is_restart:
-            self._surroundings = self._probe(attempt.config)
+            self._surroundings = self._probe(attempt.config, stop)
         num_proc = self._wait_for_slots(attempt.config, stop)
         self._num_proc = self._num_proc or num_proc
         gang = ConnectGang(self._session, self._surroundings, attempt, num_proc, reports)
         with stop.told_to(gang.request_stop, gang.interrupt):
             return gang.run()
 
-    def _probe(self, config: RunConfig) -> Surroundings:
-        return probe(self._session, config, self._backend.imports)
+    def _probe(self, config: RunConfig, stop: StopRequest) -> Surroundings:
+        return probe(self._session, config, self._backend.imports, stop)
 
     def _wait_for_slots(self, config: RunConfig, stop: StopRequest) -> int:
         """How many ranks are started, once there are slots for them."""
@@ -105,7 +114,7 @@ class ConnectLauncher:
                 break
             stop.cancelled.wait(POLL_SECONDS)
             stop.raise_if_cancelled()
-            self._surroundings = self._probe(config)
+            self._surroundings = self._probe(config, stop)
         if least is not None and slots >= least:
             return slots
         needed = self._num_proc or least or 1
@@ -138,8 +147,6 @@ class ConnectGang(StageGang):
     ) -> None:
         self._session = session
         self._surroundings = surroundings
-        self._tag = f"sparkdl-runner-{uuid.uuid4().hex}"
-        self._is_closed = threading.Event()
         address = surroundings.address or network.LOOPBACK
         super().__init__(
             attempt,
@@ -149,39 +156,29 @@ class ConnectGang(StageGang):
             host="" if surroundings.address is None else address,
         )
 
-    def submit(self, stack: ExitStack) -> SparkAction:
+    def submit(self, stack: ExitStack) -> ServerQuery[list[Outcome]]:
         """See ``StageGang.submit``."""
-        if self._surroundings.address is None:
-            tell(
-                "the executors do not reach this client, so that nothing is heard of the ranks "
-                "before they have ended: no output, no metrics, no progress, no hang."
-            )
+        channel = self._channel(stack)
         tasks = self._session.range(0, self.num_proc, 1, self.num_proc)
-        ends = tasks.mapInArrow(RankRows(self._rank_task()), SCHEMA, barrier=True)
-
-        def collect() -> list[Outcome]:
-            self._session.addTag(self._tag)
-            return outcomes_of(ends.collect())
-
-        job = SparkAction(collect, thread=threading.Thread)
-        stack.callback(self._is_closed.set)
-        threading.Thread(
-            target=self._look_for_server, args=[job], name="sparkdl-server-watch", daemon=True
-        ).start()
-        return job
+        ends = tasks.mapInArrow(RankRows(self._rank_task(channel)), SCHEMA, barrier=True)
+        self._query = ServerQuery(
+            self._session,
+            lambda: outcomes_of(ends.collect()),
+            slots=self.num_proc,
+            start_seconds=START_SECONDS + self.attempt.config.slot_wait_seconds,
+        )
+        stack.callback(self._query.close)
+        return self._query
 
     def cancel_job(self) -> None:
-        """See ``StageGang.cancel_job``. A server that is gone is asked for ten minutes."""
-
-        def interrupt() -> None:
-            with suppress(Exception):  # If the server is gone, so is the job.
-                self._session.interruptTag(self._tag)
-
-        threading.Thread(target=interrupt, name="sparkdl-interrupt", daemon=True).start()
+        """See ``StageGang.cancel_job``."""
+        self._query.cancel()
 
     def application_end(self) -> str:
         """See ``StageGang.application_end``."""
-        return "its session was stopped" if self._session.is_stopped else ""
+        if self._session.is_stopped:
+            return "its session was stopped"
+        return "its server does not answer" if self._query.server_is_lost else ""
 
     def executor_loss(self, error: Exception) -> str:
         """See ``StageGang.executor_loss``."""
@@ -191,8 +188,8 @@ class ConnectGang(StageGang):
         self, error: Exception, failures: Sequence[Outcome], application_end: str
     ) -> RunnerError:
         """See ``StageGang.explained``."""
-        if isinstance(error, _ServerLostError):
-            return RunnerError(str(error))
+        if isinstance(error, RunnerError):  # The query was given up.
+            return error
         return failure.explain(
             error,
             python="python3",
@@ -201,11 +198,32 @@ class ConnectGang(StageGang):
             function_bytes=len(self.attempt.function),
         )
 
-    def _rank_task(self) -> RankTask:
+    def _channel(self, stack: ExitStack) -> ChannelAddress:
+        """The way on which agents report: straight, by a relay, or none."""
+        around = self._surroundings
+        if around.address is not None:
+            return self.server.channel
+        if around.no_relay:
+            tell(
+                "the executors do not reach this client, so that nothing is heard of the ranks "
+                "before they have ended: no output, no metrics, no progress, no hang. No relay "
+                f"helps: {around.no_relay}."
+            )
+            return self.server.channel
+        with in_a_sentence(self._session):
+            config = self.attempt.config
+            host, port = stack.enter_context(tunnel(self._session, config, self.server.address))
+        tell(
+            "the executors do not reach this client: what the ranks say comes by a relay beside "
+            f"the server's driver, at {host}:{port}."
+        )
+        return replace(self.server.channel, host=host, port=port)
+
+    def _rank_task(self, channel: ChannelAddress) -> RankTask:
         attempt = self.attempt
         return RankTask(
             attempt=attempt,
-            channel=self.server.channel,
+            channel=channel,
             single_host=self._surroundings.is_single_host,
             most_result_bytes=MOST_RESULT_BYTES,
             # The channel is in clear.
@@ -217,21 +235,15 @@ class ConnectGang(StageGang):
             ),
         )
 
-    def _look_for_server(self, job: SparkAction) -> None:
-        """Gives the job up if the server is gone: pyspark would ask for it for ten minutes."""
-        missed = 0
-        while missed < _LOOKS:
-            if self._is_closed.wait(_LOOK_SECONDS):
-                return
-            missed = 0 if answers(self._session) else missed + 1
-        job.give_up(
-            _ServerLostError(
-                "The Spark Connect server does not answer any more: it has ended, or the network "
-                "to it is down. With max_restarts and checkpoints a training goes on once it is "
-                "there again."
-            )
+
+def _check_gpus(setting: checks.Settings) -> None:
+    """Refuses executors whose GPUs ranks would share: no stage asks for its own through Connect."""
+    per_executor = int(setting("spark.executor.resource.gpu.amount") or 0)
+    per_task = float(setting("spark.task.resource.gpu.amount") or 0)
+    if per_executor and per_task < 1:
+        raise LaunchError(
+            f"The server's executors have {per_executor} GPU(s) each, and a task gets "
+            f"{per_task:g} of one, so ranks would share GPUs or get none: start the server with "
+            "spark.task.resource.gpu.amount=1. Only a classic session asks for one GPU a rank by "
+            "itself."
         )
-
-
-class _ServerLostError(Exception):
-    pass

@@ -7,18 +7,22 @@ import platform
 import secrets
 import socket
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.base.version import __version__
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.connect import package, probe_task
 from sparkdl_runner.launch.driver.connect.by_value import by_value
-from sparkdl_runner.launch.driver.connect.session import server_of, setting
+from sparkdl_runner.launch.driver.connect.query import ServerQuery
+from sparkdl_runner.launch.driver.connect.session import in_a_sentence, server_of, setting
+from sparkdl_runner.launch.driver.connect.tunnel import tunnel
+from sparkdl_runner.launch.driver.stop_request import StopRequest
 from sparkdl_runner.launch.wire import network
 
 PACKAGE = "sparkdl_runner"
@@ -27,6 +31,8 @@ NEEDED = ("cloudpickle", "numpy", "psutil", "pyarrow")
 # As many rows as give each core a task.
 _ROWS = 1 << 20
 _TOKEN_BYTES = 16
+# A relay's answer comes with the client's next question.
+_RELAY_SECONDS = 10.0
 # These decide what a range without a number of partitions has; they hide the number of cores.
 _HIDING = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism")
 
@@ -39,6 +45,8 @@ class Surroundings:
     """How many ranks run at once; None if that cannot be told."""
     address: str | None
     """This host's address that all executors reach; None if there is none."""
+    no_relay: str
+    """Without an address: why no relay carries what agents send; empty if one does."""
 
     @property
     def is_single_host(self) -> bool:
@@ -49,30 +57,43 @@ class Surroundings:
 _known: WeakKeyDictionary[Any, dict[Any, Surroundings]] = WeakKeyDictionary()
 
 
-def known(session: Any, config: RunConfig, modules: Sequence[str]) -> Surroundings:
+def known(
+    session: Any, config: RunConfig, modules: Sequence[str], stop: StopRequest
+) -> Surroundings:
     """What an earlier call of ``probe`` with such a config has found, else what it finds now."""
-    key = (config.network_interface, config.port_range, tuple(modules))
-    return _known.setdefault(session, {}).get(key) or probe(session, config, modules)
+    found = _known.setdefault(session, {}).get(_key(config, modules))
+    try:
+        return found or probe(session, config, modules, stop)
+    except RunnerError as error:
+        if type(error) is RunnerError:  # Its server is lost, and nothing has run.
+            raise LaunchError(str(error)) from error
+        raise
 
 
-def probe(session: Any, config: RunConfig, modules: Sequence[str]) -> Surroundings:
+def probe(
+    session: Any, config: RunConfig, modules: Sequence[str], stop: StopRequest
+) -> Surroundings:
     """Asks all executors of a session, and sends them this package where it is missing.
 
     Args:
         session: The Spark Connect session.
         config: Names the interface and the ports of the channel.
         modules: What the ranks' backend imports.
+        stop: May end the wait for an answer: a query needs a free slot.
 
     Returns:
         What it found.
 
     Raises:
         LaunchError: They lack a package, or have another version of Python.
+        RunCancelledError: It was cancelled, or the session stopped.
+        RunnerError: The server is gone.
     """
-    rows = _ask(session, config, modules)
-    if any(one["package"] != __version__ for one in rows):
-        package.send(session)
-        rows = _ask(session, config, modules)
+    with in_a_sentence(session):
+        rows = _ask(session, config, modules, stop)
+        if any(one["package"] != __version__ for one in rows):
+            package.send(session)
+            rows = _ask(session, config, modules, stop)
     for one in rows:
         _check(one)
     addresses = [tuple(address) for address in rows[0]["reached"]]
@@ -81,21 +102,66 @@ def probe(session: Any, config: RunConfig, modules: Sequence[str]) -> Surroundin
     found = Surroundings(
         slots=None if hidden else len(rows) // max(one["cpus"] for one in rows),
         address=reached[0] if reached else None,
+        no_relay="" if reached else _no_relay(session, config, modules, stop),
     )
-    key = (config.network_interface, config.port_range, tuple(modules))
-    _known.setdefault(session, {})[key] = found
+    _known.setdefault(session, {})[_key(config, modules)] = found
     return found
 
 
-def _ask(session: Any, config: RunConfig, modules: Sequence[str]) -> list[dict[str, Any]]:
+def slots_of(session: Any) -> int:
+    """How many ranks run at once, as earlier probes have found; 0 if none did, or cannot tell."""
+    return max((found.slots or 0 for found in _known.get(session, {}).values()), default=0)
+
+
+def _key(config: RunConfig, modules: Sequence[str]) -> Hashable:
+    return config.network_interface, config.port_range, tuple(modules)
+
+
+def _ask(
+    session: Any, config: RunConfig, modules: Sequence[str], stop: StopRequest
+) -> list[dict[str, Any]]:
     token = secrets.token_bytes(_TOKEN_BYTES)
-    with _listening(_own_addresses(session, config), config, token) as addresses:
-        task = probe_task.ProbeTask(
-            addresses=addresses, token=token, modules=[*NEEDED, *modules], package=PACKAGE
-        )
-        with by_value(probe_task):
-            asked = session.range(_ROWS).mapInArrow(task, "told string")
-            return [json.loads(row.told) for row in asked.collect()]
+    with _listening(_own_addresses(session, config), config.port_range, token) as addresses:
+        return _told(session, _task(addresses, token, modules), stop)
+
+
+def _no_relay(session: Any, config: RunConfig, modules: Sequence[str], stop: StopRequest) -> str:
+    """Why executors do not reach this client by a relay either; empty if they do."""
+    token = secrets.token_bytes(_TOKEN_BYTES)
+    try:
+        with (
+            _listening([network.LOOPBACK], None, token) as own,
+            tunnel(session, config, own[0]) as address,
+        ):
+            task = replace(_task([address], token, modules), try_seconds=_RELAY_SECONDS)
+            told = _told(session, task, stop)
+    except RunnerError:
+        raise
+    except Exception as error:  # An older Spark, or one that runs no user's code at its driver.
+        return first_line(error)
+    missing = [one["host"] for one in told if not one["reached"]]
+    return f"host {missing[0]} does not reach {address[0]}:{address[1]}" if missing else ""
+
+
+def _task(
+    addresses: Sequence[tuple[str, int]], token: bytes, modules: Sequence[str]
+) -> probe_task.ProbeTask:
+    return probe_task.ProbeTask(
+        addresses=addresses, token=token, modules=[*NEEDED, *modules], package=PACKAGE
+    )
+
+
+def _told(session: Any, task: probe_task.ProbeTask, stop: StopRequest) -> list[dict[str, Any]]:
+    answers = session.range(_ROWS).mapInArrow(task, "told string")
+    with ExitStack() as stack:
+        stack.enter_context(by_value(probe_task))
+        query = stack.enter_context(closing(ServerQuery(session, answers.collect, slots=1)))
+        stack.enter_context(stop.told_to(lambda reason: None, query.interrupt))
+        try:
+            return [json.loads(row.told) for row in query.result()]
+        except BaseException:
+            query.cancel()
+            raise
 
 
 def _own_addresses(session: Any, config: RunConfig) -> list[str]:
@@ -117,13 +183,13 @@ def _own_addresses(session: Any, config: RunConfig) -> list[str]:
 
 @contextmanager
 def _listening(
-    addresses: Sequence[str], config: RunConfig, token: bytes
+    addresses: Sequence[str], port_range: network.PortRange | None, token: bytes
 ) -> Iterator[list[tuple[str, int]]]:
     """Says the token at each of the addresses, to whoever comes."""
     listeners = []
     for address in addresses:
         with suppress(OSError):
-            listeners.append(network.listen(address, config.port_range))
+            listeners.append(network.listen(address, port_range))
     try:
         for one in listeners:
             threading.Thread(target=_say, args=(one, token), daemon=True).start()

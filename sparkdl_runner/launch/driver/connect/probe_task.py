@@ -14,8 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-TRY_SECONDS = 1.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeTask:
@@ -29,6 +27,8 @@ class ProbeTask:
     """What must be importable."""
     package: str
     """The name of this package; its version is in ``base.version``."""
+    try_seconds: float = 1.0
+    """How long an address may take to answer."""
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Spark calls this, in a stage of as many tasks as there are cores."""
@@ -56,7 +56,7 @@ class ProbeTask:
 
     def _reaches(self, host: str, port: int) -> bool:
         try:
-            with socket.create_connection((host, port), TRY_SECONDS) as connection:
+            with socket.create_connection((host, port), self.try_seconds) as connection:
                 return connection.recv(len(self.token), socket.MSG_WAITALL) == self.token
         except OSError:
             return False

@@ -12,8 +12,6 @@ from sparkdl_runner.launch.agent.rank_task import RankTask
 from sparkdl_runner.launch.wire.outcome import Outcome
 
 SCHEMA = "rank int, chunk binary"
-# Smaller ones are slower to carry, and a row of 2 GiB is not possible.
-_CHUNK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -22,9 +20,12 @@ class RankRows:
 
     Attributes:
         task: The rank's.
+        chunk_bytes: Of each row at most. Smaller ones are slower to carry, and one of 2 GiB is
+            not possible.
     """
 
     task: RankTask
+    chunk_bytes: int = 4 << 20
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Spark calls this, in a barrier stage of as many tasks as ranks."""
@@ -34,9 +35,9 @@ class RankRows:
             pass
         for outcome in self.task(()):
             packed = pickle.dumps(outcome)
-            for at in range(0, len(packed), _CHUNK_BYTES):
+            for at in range(0, len(packed), self.chunk_bytes):
                 rank = pa.array([outcome.world.rank], pa.int32())
-                chunk = pa.array([packed[at : at + _CHUNK_BYTES]], pa.binary())
+                chunk = pa.array([packed[at : at + self.chunk_bytes]], pa.binary())
                 yield pa.RecordBatch.from_arrays([rank, chunk], ["rank", "chunk"])
 
 

@@ -22,11 +22,11 @@ class RelayCall:
     @staticmethod
     def analyze(question: Any) -> Any:
         """Spark calls this; the question is JSON in base64."""
-        from pyspark.sql.functions import AnalyzeResult
         from pyspark.sql.types import StringType, StructField, StructType
+        from pyspark.sql.udtf import AnalyzeResult
 
         name, *arguments = json.loads(b64decode(question.value))
-        answer = {"start": start, "ask": ask}[name](*arguments)
+        answer = start(*arguments) if name == "start" else ask(*arguments)
         field = StructField("answer", StringType(), metadata={"answer": answer})
         return AnalyzeResult(schema=StructType([field]))
 

@@ -1,26 +1,45 @@
-"""The Spark Connect session of this process: its settings, and whether its server answers."""
+"""The Spark Connect session of this process: its settings, its errors, and its server."""
 
 from __future__ import annotations
 
+import atexit
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlparse
+from weakref import WeakSet
 
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.base.shown_text import first_line
+from sparkdl_runner.errors import LaunchError, RunCancelledError, RunnerError
+from sparkdl_runner.launch.driver.spark import failure
 from sparkdl_runner.launch.driver.spark.context import check_version
 from sparkdl_runner.launch.wire import network
 
 ANSWER_SECONDS = 2.0
 _DEFAULT_PORT = 15002
+# As pyspark and the server call a session that the server does not have (any more).
+_UNKNOWN_SESSION = r"\[NO_ACTIVE_SESSION\]|\[INVALID_HANDLE\.SESSION_(?:CHANGED|NOT_FOUND|CLOSED)\]"
+_REFUSED = r"StatusCode\.(?:UNAUTHENTICATED|PERMISSION_DENIED)"
+_seen: WeakSet[Any] = WeakSet()
 
 
 def require_session() -> Any:
     """This thread's session, or the process's.
 
     Raises:
-        LaunchError: There is none, or its Spark is too old.
+        LaunchError: There is none, its server does not answer or does not know it, or their
+            versions of Spark do not fit.
     """
-    from pyspark.sql.connect.session import SparkSession
+    import pyspark
 
+    try:
+        from pyspark.sql.connect.session import SparkSession
+    except ImportError as error:
+        raise LaunchError(
+            f"Spark Connect's client is not complete here ({first_line(error)}): run pip install "
+            f"'pyspark[connect]=={pyspark.__version__}'."
+        ) from None
     session = SparkSession.getActiveSession() or SparkSession._default_session
     if session is None or session.is_stopped:
         raise LaunchError(
@@ -28,13 +47,27 @@ def require_session() -> Any:
             "SparkSession.builder.remote('sc://HOST').getOrCreate() before run(), or use a "
             "negative number to run on this host alone, without Spark."
         )
-    check_version(session.version)
+    if not answers(session):
+        raise LaunchError(no_answer(session))
+    if session not in _seen:
+        _seen.add(session)
+        atexit.register(_let_the_process_exit, session)
+    with in_a_sentence(session):
+        version = session.version
+    check_version(version)
+    if version.partition(".")[0] != pyspark.__version__.partition(".")[0]:
+        raise LaunchError(
+            f"This client is pyspark {pyspark.__version__}, and its server Spark {version}: ranks "
+            f"need the same major version on both. Install pyspark {version} here (pip install "
+            f"'pyspark[connect]=={version}')."
+        )
     return session
 
 
 def setting(session: Any, name: str) -> str | None:
     """One of Spark's settings on the server; None where it is not set."""
-    found = session.conf.get(name, None)
+    with in_a_sentence(session):
+        found = session.conf.get(name, None)
     return None if found is None else str(found)
 
 
@@ -51,3 +84,73 @@ def answers(session: Any) -> bool:
     except Exception:  # Another kind of channel than pyspark's own.
         return True
     return network.answers(host, port, ANSWER_SECONDS)
+
+
+def no_answer(session: Any) -> str:
+    """The sentence where the server is gone."""
+    host, port = server_of(session)
+    return (
+        f"The Spark Connect server at {host}:{port} does not answer: it has ended, or the network "
+        "to it is down. Once it is there again, make a new session: a server that was started "
+        "again knows none of before. A training with checkpoints goes on from the last one."
+    )
+
+
+@contextmanager
+def in_a_sentence(session: Any) -> Iterator[None]:
+    """Raises what pyspark raises before any rank has started as an error that a person can act on.
+
+    Args:
+        session: The session that is asked.
+
+    Raises:
+        LaunchError: The server, or its executors, cannot be used.
+        RunCancelledError: The session was stopped, or its query cancelled.
+    """
+    try:
+        yield
+    except RunnerError:
+        raise
+    except Exception as error:
+        raise _explained(session, error) from error
+
+
+def _explained(session: Any, error: Exception) -> RunnerError:
+    text = str(error)
+    if session.is_stopped:
+        return RunCancelledError("The session was stopped before the ranks had started.")
+    if re.search(_UNKNOWN_SESSION, text):
+        return LaunchError(
+            "The Spark Connect server does not know this session any more: it was started again, "
+            "or the session was unused for longer than the server allows "
+            "(spark.connect.session.manager.defaultSessionTimeout, by default 60 min). Make a new "
+            "one: stop() this one, then SparkSession.builder.remote(…).getOrCreate()."
+        )
+    if re.search(_REFUSED, text):
+        return LaunchError(
+            f"The Spark Connect server refuses this client ({first_line(error)}): its token is "
+            "wrong or has expired. Make a new session with a new one."
+        )
+    found = re.search(r"Python in worker has different version:? \(?'?(\d+\.\d+)", text)
+    if found:
+        import platform
+
+        return LaunchError(
+            f"The server's executors have Python {found[1]}, and this client "
+            f"{platform.python_version()}: functions travel between equal versions alone. Use "
+            f"Python {found[1]} here, or the client's there."
+        )
+    known = failure.explain(error, python="python3")
+    if type(known) is RunnerError:
+        return LaunchError(
+            "The server's executors could not be asked what they have, which ranks need: "
+            f"{first_line(error)}"
+        )
+    return known
+
+
+def _let_the_process_exit(session: Any) -> None:
+    """Has pyspark's last words to a server that is gone fail at once: it would try ten minutes."""
+    with suppress(Exception):
+        if not session.is_stopped and not answers(session):
+            session.client.set_retry_policies([])

@@ -74,9 +74,9 @@ def refuse_spark_connect() -> None:
 def no_spark_connect(found: str) -> LaunchError:
     """The error where ``found`` says that Spark is reached through Spark Connect, and why."""
     return LaunchError(
-        f"{found}, which offers no barrier tasks with a channel to the driver: run on a cluster "
-        "with a classic session (on Databricks: dedicated access mode, not serverless or "
-        "standard), or use a negative number to run on this host alone."
+        f"{found}, and what was called needs a classic session, with Spark's driver in this "
+        "process: use one (on Databricks: dedicated access mode, not serverless or standard), or "
+        "call DistributedRunner in a program of yours, which runs ranks through Spark Connect."
     )
 
 

@@ -8,30 +8,31 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sparkdl_runner.errors import RunCancelledError
 from sparkdl_runner.launch.driver.calls.interruptible import wait_until_done
-from sparkdl_runner.launch.wire.outcome import Outcome
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+T = TypeVar("T")
 
-class SparkAction:
+
+class SparkAction(Generic[T]):
     """A Spark action in a thread of its own, with the caller's job group and other properties.
 
     Py4J gives each thread one connection, on which the JVM answers in order. Were the action on
     the caller's, a Ctrl-C there could cancel nothing before the action had ended.
 
     Args:
-        action: Returns the outcomes.
+        action: Returns its result.
         thread: Its kind of thread; None for one that has the caller's properties.
     """
 
     def __init__(
         self,
-        action: Callable[[], list[Outcome]],
+        action: Callable[[], T],
         thread: type[threading.Thread] | None = None,
     ) -> None:
         kind: Callable[..., threading.Thread] | None = thread
@@ -40,12 +41,12 @@ class SparkAction:
 
             kind = InheritableThread
 
-        self._end: Future[list[Outcome]] = Future()
+        self._end: Future[T] = Future()
         self._action = action
         self._thread = kind(target=self._run, name="sparkdl-job", daemon=True)
         self._thread.start()
 
-    def result(self) -> list[Outcome]:
+    def result(self) -> T:
         """Waits for the action; may be interrupted. Raises what the action raised."""
         wait_until_done([self._end])
         return self._end.result()

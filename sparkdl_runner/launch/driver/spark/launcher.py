@@ -132,7 +132,7 @@ class SparkGang(StageGang):
         )
         super().__init__(attempt, num_proc, reports, listener=listener, host=host)
 
-    def submit(self, stack: ExitStack) -> SparkAction:
+    def submit(self, stack: ExitStack) -> SparkAction[list[Outcome]]:
         """See ``StageGang.submit``."""
         if self._is_single_host:
             let_the_jvm_exit(self._context)

@@ -60,7 +60,7 @@ class StageGang(Gang):
         self._is_interrupted = False
 
     @abstractmethod
-    def submit(self, stack: ExitStack) -> SparkAction:
+    def submit(self, stack: ExitStack) -> SparkAction[list[Outcome]]:
         """Starts the stage. What it needs until the stage has ended is left on the stack."""
 
     @abstractmethod

@@ -1,0 +1,113 @@
+"""A query of a Spark Connect session: cancelled by its tag, and given up if its server is gone."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.errors import LaunchError, RunnerError
+from sparkdl_runner.launch.driver.connect.session import answers, no_answer
+from sparkdl_runner.launch.driver.spark.job import SparkAction
+
+T = TypeVar("T")
+
+LOOK_SECONDS = 2.0
+# So many looks in a row must find no server.
+LOOKS = 3
+SAY_SECONDS = 30.0
+
+
+class ServerQuery(SparkAction[T]):
+    """An action in a thread of its own, with its server watched meanwhile.
+
+    Where a server does not answer, pyspark asks again for ten minutes: so the action is given up,
+    and its thread left alone.
+
+    Args:
+        session: The Spark Connect session.
+        action: Returns its result.
+        slots: How many tasks it needs at once.
+        start_seconds: How long the server may take to start a stage. Where slots are too few, it
+            starts none for ten minutes, and says nothing. None: as long as it likes.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        action: Callable[[], T],
+        *,
+        slots: int,
+        start_seconds: float | None = None,
+    ) -> None:
+        self._session = session
+        self._slots = slots
+        self._start_seconds = start_seconds
+        self._tag = f"sparkdl-runner-{uuid.uuid4().hex}"
+        self._has_stage = self._has_tasks = False
+        self._closed = threading.Event()
+        self.server_is_lost = False
+        """Whether it was given up since its server is gone."""
+
+        def tagged() -> T:
+            self._session.addTag(self._tag)
+            return action()
+
+        super().__init__(tagged, thread=threading.Thread)
+        with suppress(AttributeError):  # Of Spark 3.5: it tells no progress.
+            session.registerProgressHandler(self._on_progress)
+        threading.Thread(target=self._look, name="sparkdl-server-watch", daemon=True).start()
+
+    def cancel(self) -> None:
+        """Has the server end it; raises nothing, and waits for no answer."""
+
+        def interrupt() -> None:
+            with suppress(Exception):  # If the server is gone, so is the query.
+                self._session.interruptTag(self._tag)
+
+        threading.Thread(target=interrupt, name="sparkdl-interrupt", daemon=True).start()
+
+    def close(self) -> None:
+        """Stops looking after it."""
+        self._closed.set()
+        with suppress(Exception):  # The session was stopped.
+            self._session.removeProgressHandler(self._on_progress)
+
+    def _on_progress(self, *, stages: Any, inflight_tasks: int, **_: Any) -> None:
+        """Notes how far it is. pyspark calls this for each query of the session, in its thread."""
+        if threading.current_thread() is self._thread:
+            self._has_stage |= bool(stages)
+            self._has_tasks |= inflight_tasks > 0
+
+    def _look(self) -> None:
+        missed, began, said_at = 0, time.monotonic(), -SAY_SECONDS
+        while not self._closed.wait(LOOK_SECONDS):
+            now = time.monotonic()
+            missed = 0 if answers(self._session) else missed + 1
+            if missed == LOOKS:
+                self.server_is_lost = True
+                self.give_up(RunnerError(no_answer(self._session)))
+                return
+            if self._has_stage:
+                if not self._has_tasks and now > said_at + SAY_SECONDS:
+                    said_at = now
+                    until = f"{self._slots} slots are free at once"
+                    tell(
+                        f"waiting until {until if self._slots > 1 else 'a slot is free'}: other "
+                        "queries of this server use them."
+                    )
+            elif self._start_seconds is not None and now > began + self._start_seconds:
+                self.give_up(
+                    LaunchError(
+                        f"{self._slots} ranks need {self._slots} task slots at once, and in "
+                        f"{self._start_seconds:g} s the server has started no task: it seems to "
+                        "have fewer. Ask for fewer ranks, add executors or cores where the server "
+                        "is started, or wait for longer by RunConfig(slot_wait_seconds=…)."
+                    )
+                )
+                self.cancel()
+                return
