@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from base64 import b64decode
+from importlib import import_module
 from typing import Any
 
 ASK_SECONDS = 5.0
@@ -23,12 +24,12 @@ class RelayCall:
     def analyze(question: Any) -> Any:
         """Spark calls this; the question is JSON in base64."""
         from pyspark.sql.types import StringType, StructField, StructType
-        from pyspark.sql.udtf import AnalyzeResult
 
+        udtf: Any = import_module("pyspark.sql.udtf")  # pyspark 3.5 has no such answer.
         name, *arguments = json.loads(b64decode(question.value))
         answer = start(*arguments) if name == "start" else ask(*arguments)
         field = StructField("answer", StringType(), metadata={"answer": answer})
-        return AnalyzeResult(schema=StructType([field]))
+        return udtf.AnalyzeResult(schema=StructType([field]))
 
     def eval(self, question: str) -> Any:
         """Spark wants to see this, and does not call it."""

@@ -140,6 +140,11 @@ def _explained(session: Any, error: Exception) -> RunnerError:
             f"{platform.python_version()}: functions travel between equal versions alone. Use "
             f"Python {found[1]} here, or the client's there."
         )
+    if found := re.search(r"ModuleNotFoundError: No module named '(\w+)", text):
+        return LaunchError(
+            f"The Python of the server's executors lacks {found[1]}: install it on every host of "
+            "the cluster, or start the server with a PYSPARK_PYTHON that has it."
+        )
     known = failure.explain(error, python="python3")
     if type(known) is RunnerError:
         return LaunchError(
