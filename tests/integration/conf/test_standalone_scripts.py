@@ -17,7 +17,9 @@ from pathlib import Path
 import psutil
 import pyspark
 import pytest
-from hosts import Hosts, why_not
+from hosts import Hosts
+
+from namespaces import why_not
 
 REASON = why_not()
 pytestmark = [

@@ -64,7 +64,11 @@ class ConnectServer(RunningProgram):
 
 @contextmanager
 def started(
-    folder: Path, python: str, *settings: str, port: int | None = None
+    folder: Path,
+    python: str,
+    *settings: str,
+    port: int | None = None,
+    inside: str | None = None,
 ) -> Iterator[ConnectServer]:
     """Starts a server and waits until it listens.
 
@@ -73,6 +77,7 @@ def started(
         python: Its executors'.
         *settings: Spark's, as ``name=value``.
         port: Where it listens; None for any.
+        inside: The network namespace of a server that is not waited for: its client does.
     """
     port = port or reusable_port()
     modules = folder / "modules"
@@ -92,6 +97,7 @@ def started(
     with log.open("wb") as output:
         process = subprocess.Popen(
             [
+                *(("ip", "netns", "exec", inside) if inside else ()),
                 home / "bin" / "spark-submit",
                 *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
                 *(text for one in given for text in ("--conf", one)),
@@ -107,5 +113,6 @@ def started(
             stderr=subprocess.STDOUT,
         )
     with ConnectServer(process, log, port, modules) as server:
-        server.wait_until(lambda: network.answers(HOST, port, 1), "server that listens")
+        if inside is None:
+            server.wait_until(lambda: network.answers(HOST, port, 1), "server that listens")
         yield server

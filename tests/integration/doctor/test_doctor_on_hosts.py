@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from broken_python import Doctor, run_doctor
-from hosts import Cluster, Hosts, ip, why_not
+from hosts import Cluster, Hosts
+
+from namespaces import ip, why_not
 
 REASON = why_not()
 pytestmark = [

@@ -17,25 +17,9 @@ from pathlib import Path
 import psutil
 import pyspark
 
+from namespaces import ip
+
 SPARK_HOME = Path(pyspark.__file__).parent
-
-
-def ip(*arguments: str) -> None:
-    """Runs iproute2's ``ip``."""
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
-
-
-def why_not() -> str | None:
-    """Why this machine cannot make hosts, or None if it can."""
-    probe = f"sdl-probe-{os.getpid()}"  # Test processes that run side by side all look.
-    try:
-        ip("netns", "add", probe)
-        ip("netns", "delete", probe)
-    except FileNotFoundError:
-        return "there is no 'ip' command (Debian: apt-get install iproute2)"
-    except subprocess.CalledProcessError as error:
-        return f"this machine forbids network namespaces: {error.stderr.strip()}"
-    return None
 
 
 class Hosts:

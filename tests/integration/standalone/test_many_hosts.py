@@ -16,11 +16,12 @@ import failure_rows
 import psutil
 import pytest
 import rank_functions
-from hosts import Cluster, Hosts, why_not
+from hosts import Cluster, Hosts
 from spark_sessions import session_on
 
 from docs_blocks import ROOT, blocks_of
 from every_backend import EVERY_BACKEND
+from namespaces import why_not
 from processes import wait_until_gone, workers
 from sparkdl_runner import (
     DistributedRunner,
