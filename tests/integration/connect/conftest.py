@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -10,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from connect_server import ConnectServer, bare_python, started
+from connect_server import ConnectServer, bare_python, started, wait_for
 
 from sparkdl_runner.launch.driver.connect import probe
 
@@ -136,11 +135,3 @@ def busy(
         other.stop()
 
     return hold
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    """Waits until it holds."""
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

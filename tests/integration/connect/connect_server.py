@@ -6,8 +6,9 @@ import os
 import site
 import subprocess
 import sys
+import time
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -31,6 +32,14 @@ def bare_python(folder: Path) -> str:
     return str(folder / "bin" / "python")
 
 
+def wait_for(condition: Callable[[], object]) -> None:
+    """Waits until it holds."""
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 class ConnectServer(RunningProgram):
     """A server, whose sessions have four slots.
 
@@ -38,7 +47,7 @@ class ConnectServer(RunningProgram):
         process: The server.
         log: The file of its output.
         port: Where it listens.
-        variables: A folder on the search path of its Python.
+        modules: A folder on the search path of its Python.
     """
 
     def __init__(

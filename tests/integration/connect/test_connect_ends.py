@@ -11,7 +11,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 import rank_functions
-from connect_server import started
+from connect_server import started, wait_for
 
 from ports import reusable_port
 from processes import running, wait_until_gone, workers
@@ -31,8 +31,6 @@ def once_ranks_run(action) -> None:
     """Calls it in the background."""
 
     def wait() -> None:
-        from conftest import wait_for
-
         wait_for(lambda: len(workers()) >= 4)
         action()
 
@@ -75,8 +73,6 @@ def test_the_first_look_at_the_executors_waits_for_a_slot_and_can_be_ended(
     def is_told() -> bool:
         told.append(capfd.readouterr().err)
         return "waiting until a slot is free" in "".join(told)
-
-    from conftest import wait_for
 
     with busy(4):
         future = light().submit(rank_functions.world_size)
@@ -137,8 +133,6 @@ def client(url: str) -> subprocess.Popen[str]:
 
 
 def wait_until_both_ranks_run(program: subprocess.Popen[str]) -> None:
-    from conftest import wait_for
-
     wait_for(lambda: len(running("4716")) == 2 or program.poll() is not None)
     assert program.poll() is None
 
