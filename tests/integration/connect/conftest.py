@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from connect_server import ConnectServer, bare_python, started, wait_for
+from connect_server import ConnectServer, bare_python, started, use, wait_for
 
 from sparkdl_runner.launch.driver.connect import probe
 
@@ -47,7 +47,7 @@ def new_session(server: ConnectServer, connect_mode: None) -> Iterator[Callable[
 
     def make(parameters: str = "") -> SparkSession:
         made.append(SparkSession.builder.remote(server.url + parameters).create())
-        SparkSession._set_default_and_active_session(made[-1])
+        use(made[-1])
         return made[-1]
 
     yield make
@@ -68,11 +68,8 @@ def lasting_session(server: ConnectServer):
 @pytest.fixture
 def session(lasting_session, connect_mode: None):
     """The session of this process."""
-    from pyspark.sql.connect.session import SparkSession
-
-    SparkSession._set_default_and_active_session(lasting_session)
-    yield lasting_session
-    SparkSession._default_session = None
+    use(lasting_session)
+    return lasting_session
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyspark
@@ -38,6 +39,12 @@ def wait_for(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def use(session: Any) -> None:
+    """Makes a session this thread's and the process's; pyspark keeps the first one by itself."""
+    type(session)._default_session = session
+    type(session)._active_session.session = session
 
 
 class ConnectServer(RunningProgram):

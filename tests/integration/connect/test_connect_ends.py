@@ -11,7 +11,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 import rank_functions
-from connect_server import started, wait_for
+from connect_server import started, use, wait_for
 
 from ports import reusable_port
 from processes import running, wait_until_gone, workers
@@ -88,12 +88,10 @@ def test_the_first_look_at_the_executors_waits_for_a_slot_and_can_be_ended(
 
 
 def test_two_users_of_one_server_do_not_meet(new_session):
-    from pyspark.sql.connect.session import SparkSession
-
     sessions = {name: new_session(f"/;user_id={name}") for name in ("ann", "bob")}
 
     def call(name: str) -> list[str]:
-        SparkSession._set_default_and_active_session(sessions[name])
+        use(sessions[name])
         return light().gather(lambda: f"{name} {current_world().size}")
 
     with ThreadPoolExecutor(2) as pool:

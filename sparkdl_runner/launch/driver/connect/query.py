@@ -102,11 +102,9 @@ class ServerQuery(SparkAction[T]):
             if self._has_stage:
                 if not self._has_tasks and now > said_at + SAY_SECONDS:
                     said_at = now
-                    free = f"{self._slots} slots are free at once"
-                    tell(
-                        f"waiting until {free if self._slots > 1 else 'a slot is free'}. Other "
-                        "queries of this server use them."
-                    )
+                    several = f"{self._slots} slots are free at once"
+                    free = several if self._slots > 1 else "a slot is free"
+                    tell(f"waiting until {free}. Other queries of this server use them.")
             elif self._tells_progress and now > began + self._start_seconds:
                 self.give_up(
                     LaunchError(
