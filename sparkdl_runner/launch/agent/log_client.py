@@ -168,9 +168,9 @@ class LogClient:
         self.close()
         rank = f"rank {world.rank}"
         notes = []
-        if not self._channel.host:
-            pass  # The driver has said so before the ranks started.
-        elif self._heard_at is None:
+        if self._heard_at is None:
+            if not self._channel.host:  # The driver has said so before the ranks started.
+                return ()
             notes.append(
                 f"{rank} on host {world.place} could not reach the driver at {self._place}, so its "
                 "output was not shown: let its host connect to that port (RunConfig.port_range "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -10,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from connect_server import ConnectServer, bare_python, started
+from connect_server import ConnectServer, bare_python, started, use, wait_for
 
 from sparkdl_runner.launch.driver.connect import probe
 
@@ -48,7 +47,7 @@ def new_session(server: ConnectServer, connect_mode: None) -> Iterator[Callable[
 
     def make(parameters: str = "") -> SparkSession:
         made.append(SparkSession.builder.remote(server.url + parameters).create())
-        SparkSession._set_default_and_active_session(made[-1])
+        use(made[-1])
         return made[-1]
 
     yield make
@@ -69,11 +68,8 @@ def lasting_session(server: ConnectServer):
 @pytest.fixture
 def session(lasting_session, connect_mode: None):
     """The session of this process."""
-    from pyspark.sql.connect.session import SparkSession
-
-    SparkSession._set_default_and_active_session(lasting_session)
-    yield lasting_session
-    SparkSession._default_session = None
+    use(lasting_session)
+    return lasting_session
 
 
 @pytest.fixture
@@ -142,11 +138,3 @@ def busy(
         other.stop()
 
     return hold
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    """Waits until it holds."""
-    deadline = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

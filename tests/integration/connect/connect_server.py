@@ -6,10 +6,12 @@ import os
 import site
 import subprocess
 import sys
+import time
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyspark
@@ -31,6 +33,20 @@ def bare_python(folder: Path) -> str:
     return str(folder / "bin" / "python")
 
 
+def wait_for(condition: Callable[[], object]) -> None:
+    """Waits until it holds."""
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def use(session: Any) -> None:
+    """Makes a session this thread's and the process's; pyspark keeps the first one by itself."""
+    type(session)._default_session = session
+    type(session)._active_session.session = session
+
+
 class ConnectServer(RunningProgram):
     """A server, whose sessions have four slots.
 
@@ -38,7 +54,7 @@ class ConnectServer(RunningProgram):
         process: The server.
         log: The file of its output.
         port: Where it listens.
-        variables: A folder on the search path of its Python.
+        modules: A folder on the search path of its Python.
     """
 
     def __init__(

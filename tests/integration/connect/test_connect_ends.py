@@ -11,7 +11,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 import rank_functions
-from connect_server import started
+from connect_server import started, use, wait_for
 
 from ports import reusable_port
 from processes import running, wait_until_gone, workers
@@ -31,8 +31,6 @@ def once_ranks_run(action) -> None:
     """Calls it in the background."""
 
     def wait() -> None:
-        from conftest import wait_for
-
         wait_for(lambda: len(workers()) >= 4)
         action()
 
@@ -76,8 +74,6 @@ def test_the_first_look_at_the_executors_waits_for_a_slot_and_can_be_ended(
         told.append(capfd.readouterr().err)
         return "waiting until a slot is free" in "".join(told)
 
-    from conftest import wait_for
-
     with busy(4):
         future = light().submit(rank_functions.world_size)
         wait_for(lambda: is_told() or future.done())
@@ -92,12 +88,10 @@ def test_the_first_look_at_the_executors_waits_for_a_slot_and_can_be_ended(
 
 
 def test_two_users_of_one_server_do_not_meet(new_session):
-    from pyspark.sql.connect.session import SparkSession
-
     sessions = {name: new_session(f"/;user_id={name}") for name in ("ann", "bob")}
 
     def call(name: str) -> list[str]:
-        SparkSession._set_default_and_active_session(sessions[name])
+        use(sessions[name])
         return light().gather(lambda: f"{name} {current_world().size}")
 
     with ThreadPoolExecutor(2) as pool:
@@ -137,8 +131,6 @@ def client(url: str) -> subprocess.Popen[str]:
 
 
 def wait_until_both_ranks_run(program: subprocess.Popen[str]) -> None:
-    from conftest import wait_for
-
     wait_for(lambda: len(running("4716")) == 2 or program.poll() is not None)
     assert program.poll() is None
 

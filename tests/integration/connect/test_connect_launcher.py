@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import rank_functions
+from connect_server import wait_for
 
 from processes import wait_until_gone, workers
 from sparkdl_runner import (
@@ -170,8 +171,6 @@ def test_busy_slots_are_waited_for(busy, capfd):
         told.append(capfd.readouterr().err)
         return "waiting until 2 slots are free at once" in "".join(told)
 
-    from conftest import wait_for
-
     assert light().run(rank_functions.world_size) == 2, "the probe has its own wait"
     with ThreadPoolExecutor(1) as pool, busy(3) as release:
         waiting = pool.submit(light().run, rank_functions.world_size)
@@ -190,14 +189,10 @@ def test_a_script_travels(tmp_path, capfd):
 
 @LIGHT
 def test_spare_workers_wait_for_the_next_call_and_can_be_ended():
-    runner = light(spare_seconds=600)
-    pids, held = set(), set()
-    # Spark gives a stage the Python processes that have waited for longest: the third call takes
-    # the spares of the first.
-    for _ in range(3):
-        assert not pids & held
-        pids = set(runner.gather(os.getpid))
-        held |= {one.pid for one in workers()} - pids
-    assert pids & held or True
+    runner = light(4, spare_seconds=600)  # In each of the server's Python processes.
+    runner.gather(os.getpid)
+    wait_for(lambda: len(workers()) >= 8)  # Each has a guard.
+    held = {one.pid for one in workers()}
+    assert set(runner.gather(os.getpid)) <= held
     end_spare_workers()
     assert wait_until_gone("sparkdl_runner.launch.worker")

@@ -46,7 +46,7 @@ def test_spark_connect_is_seen_wherever_it_is_set(master, conf, environment):
     known = Installation(master=master, settings=conf, environment=environment)
     found = one(installation.spark_connect(known))
     assert (found.check, found.status) == ("spark.connect", PROBLEM)
-    assert "Spark Connect, which offers no barrier tasks" in found.found
+    assert "Spark Connect, and what was called needs a classic session" in found.found
     assert not installation.spark_connect(Installation(master="spark://host:7077"))
 
 

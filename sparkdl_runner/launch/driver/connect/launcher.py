@@ -166,6 +166,7 @@ class ConnectGang(StageGang):
             lambda: outcomes_of(ends.collect()),
             slots=self.num_proc,
             start_seconds=START_SECONDS + self.attempt.config.slot_wait_seconds,
+            has_begun=lambda: not self.watch.unheard(),
         )
         stack.callback(self._query.close)
         return self._query

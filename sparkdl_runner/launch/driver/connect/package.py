@@ -9,6 +9,7 @@ import marshal
 import struct
 import tempfile
 import zipfile
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -45,6 +46,7 @@ def send(session: Any) -> None:
             ) from error
 
 
+@cache  # It takes some seconds, and each session needs it.
 def _zipped() -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:

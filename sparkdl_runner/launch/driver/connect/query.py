@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import uuid
@@ -33,7 +34,8 @@ class ServerQuery(SparkAction[T]):
         action: Returns its result.
         slots: How many tasks it needs at once.
         start_seconds: How long the server may take to start a stage. Where slots are too few, it
-            starts none for ten minutes, and says nothing. None: as long as it likes.
+            starts none for ten minutes, and says nothing.
+        has_begun: Whether its tasks were heard.
     """
 
     def __init__(
@@ -42,24 +44,27 @@ class ServerQuery(SparkAction[T]):
         action: Callable[[], T],
         *,
         slots: int,
-        start_seconds: float | None = None,
+        start_seconds: float = math.inf,
+        has_begun: Callable[[], bool] = lambda: False,
     ) -> None:
         self._session = session
         self._slots = slots
         self._start_seconds = start_seconds
         self._tag = f"sparkdl-runner-{uuid.uuid4().hex}"
+        self._has_begun = has_begun
         self._has_stage = self._has_tasks = False
+        self._tells_progress = hasattr(session, "registerProgressHandler")  # Not Spark 3.5's.
         self._closed = threading.Event()
         self.server_is_lost = False
         """Whether it was given up since its server is gone."""
 
         def tagged() -> T:
             self._session.addTag(self._tag)
+            if self._tells_progress:
+                self._session.registerProgressHandler(self._on_progress)
             return action()
 
         super().__init__(tagged, thread=threading.Thread)
-        with suppress(AttributeError):  # Of Spark 3.5: it tells no progress.
-            session.registerProgressHandler(self._on_progress)
         threading.Thread(target=self._look, name="sparkdl-server-watch", daemon=True).start()
 
     def cancel(self) -> None:
@@ -92,15 +97,15 @@ class ServerQuery(SparkAction[T]):
                 self.server_is_lost = True
                 self.give_up(RunnerError(no_answer(self._session)))
                 return
+            if self._has_begun():
+                continue
             if self._has_stage:
                 if not self._has_tasks and now > said_at + SAY_SECONDS:
                     said_at = now
-                    until = f"{self._slots} slots are free at once"
-                    tell(
-                        f"waiting until {until if self._slots > 1 else 'a slot is free'}: other "
-                        "queries of this server use them."
-                    )
-            elif self._start_seconds is not None and now > began + self._start_seconds:
+                    several = f"{self._slots} slots are free at once"
+                    free = several if self._slots > 1 else "a slot is free"
+                    tell(f"waiting until {free}. Other queries of this server use them.")
+            elif self._tells_progress and now > began + self._start_seconds:
                 self.give_up(
                     LaunchError(
                         f"{self._slots} ranks need {self._slots} task slots at once, and in "

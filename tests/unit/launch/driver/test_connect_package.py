@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from sparkdl_runner.launch.driver.connect import package
 
 
 @pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A small package in the place of this one."""
     folder = tmp_path / "sparkdl_runner"
     (folder / "inner" / "__pycache__").mkdir(parents=True)
@@ -22,7 +23,8 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "inner" / "__init__.py").write_text("word = 'from the zip'\n")
     (folder / "inner" / "data.txt").write_text("data")
     monkeypatch.setattr(package, "files", lambda name: folder)
-    return folder
+    yield folder
+    package._zipped.cache_clear()
 
 
 class Session:
@@ -39,6 +41,7 @@ class Session:
 
 def sent() -> dict[str, bytes]:
     session = Session()
+    package._zipped.cache_clear()
     package.send(session)
     return session.taken
 

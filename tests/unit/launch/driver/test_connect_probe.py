@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import ipaddress
 import platform
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,6 +106,14 @@ def test_a_server_that_is_lost_before_anything_ran_is_a_launch_error(monkeypatch
     with pytest.raises(RunnerError) as caught:
         probe.probe(Session(), RunConfig(), [], StopRequest())
     assert type(caught.value) is RunnerError, "between two attempts it is worth another"
+
+
+@pytest.mark.parametrize("endpoint", ["localhost:15002", "192.0.2.7:15002", "no.such.invalid"])
+def test_this_client_listens_on_single_addresses(endpoint):
+    client = SimpleNamespace(_builder=SimpleNamespace(endpoint=endpoint))
+    addresses = probe._own_addresses(SimpleNamespace(client=client), RunConfig())
+    assert (addresses[:1] == ["127.0.0.1"]) == endpoint.startswith("localhost")
+    assert not any(ipaddress.ip_address(one).is_unspecified for one in addresses)
 
 
 def test_a_task_reaches_the_client_and_no_other_listener_there():

@@ -198,7 +198,7 @@ def test_a_stage_without_tasks_waits_for_slots(quick, answering, capsys):
     server.registerProgressHandler = register
     asked = ServerQuery(server, lambda: may_begin.wait() and action(), slots=2, start_seconds=0.05)
     told = ""
-    while "waiting until 2 slots are free at once: other" not in told:
+    while "waiting until 2 slots are free at once. Other" not in told:
         told += capsys.readouterr().err
     # Another thread's progress is another query's.
     server.handlers[0](stages=["one"], inflight_tasks=3, operation_id="p", done=False)
@@ -206,6 +206,30 @@ def test_a_stage_without_tasks_waits_for_slots(quick, answering, capsys):
     goes_on.set()
     assert asked.result() == "value"
     asked.close()
+
+
+def test_tasks_that_were_heard_have_slots(quick, answering, may_end):
+    looked = iter(range(20))
+    asked = ServerQuery(
+        Session(),
+        may_end.wait,
+        slots=9,
+        start_seconds=0.0,
+        has_begun=lambda: next(looked, None) is not None or may_end.set() or True,
+    )
+    assert asked.result() is True
+    asked.close()
+
+
+def test_a_server_of_spark_3_5_tells_no_progress_and_is_waited_for(quick, answering, may_end):
+    server = Session()
+    del server.registerProgressHandler
+    looks = iter([True] * 20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(query, "answers", lambda _: next(looks, None) or may_end.set() or True)
+        asked = ServerQuery(server, may_end.wait, slots=9, start_seconds=0.0)
+        assert asked.result() is True
+        asked.close()
 
 
 def test_gpus_that_ranks_would_share_are_refused():

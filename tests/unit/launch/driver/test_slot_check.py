@@ -34,7 +34,7 @@ def gang_of():
 
     yield make
     for gang in gangs:
-        gang._server.close()
+        gang.server.close()
 
 
 def test_slots_are_counted_now_and_then_while_nobody_has_started(monkeypatch, gang_of):

@@ -22,7 +22,7 @@ def session(master="spark://host:7077", **settings):
 @pytest.mark.parametrize("value", [None, "", "false"])
 def test_a_session_of_a_fixed_size_passes_all_checks(value):
     context = session(dynamicAllocation_enabled=value, ssl_enabled=value)
-    names = ["backend", "encryption", "allocation", "gpus", "idle_timeout"]
+    names = ["backend", "encryption", "allocation", "idle_timeout", "gpus"]
     assert list(refusals(context, TORCH, RunConfig())) == [(name, None) for name in names]
     check(context, TORCH, RunConfig())
 
