@@ -33,7 +33,8 @@ IN_PRIVATE_FOLDERS = (
 NAMES_THAT_NOBODY_KNOWS = (
     *("launch/agent/large_value.py", "launch/agent/worker_process.py", "launch/worker/lifeline.py"),
     *("data/convert/shared_folder.py", "doctor/scripts/folder.py", "jobs/spark/storage.py"),
-    *("tracking/local_store.py", "launch/driver/connect/package.py"),
+    "tracking/local_store.py",
+    *("launch/driver/connect/package.py", "launch/driver/connect/relay.py"),
 )
 """Or a file that must be new, which is not made through a link (``O_EXCL``)."""
 OTHERS = {

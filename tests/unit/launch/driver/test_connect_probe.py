@@ -118,7 +118,7 @@ def test_this_client_listens_on_single_addresses(endpoint):
 
 def test_a_task_reaches_the_client_and_no_other_listener_there():
     token = b"0123456789abcdef"
-    with probe._listening(["127.0.0.1"], RunConfig(), token) as addresses:
+    with probe._listening(["127.0.0.1"], None, token) as addresses:
         for said, reached in ((token, True), (b"another listener", False)):
             task = ProbeTask(addresses=addresses, token=said, modules=(), package="sparkdl_runner")
             assert task._reaches(*addresses[0]) is reached
