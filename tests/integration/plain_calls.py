@@ -182,7 +182,7 @@ def main() -> None:
     client.log_param(other, "depth", "3")
     client.log_text(other, "hello", "note.txt")
     client.create_registered_model("known")
-    told: dict[str, Any] = {}
+    told: dict[str, Any] = {"mlflow": mlflow.__version__}
 
     def plain(rank: int) -> dict[str, Any]:
         found = {"reads": read(ours, other)}
