@@ -24,12 +24,14 @@ _PACKAGES = {
 }
 _HOROVOD = """\
 if find_spec("horovod") is None:
-    print("This notebook needs Horovod. Build it by:  !sparkdl-runner build-horovod")
+    build = f"!{sys.executable} -m sparkdl_runner build-horovod"
+    print(f"This notebook needs Horovod, built by:  {build}")
 """
 _CHECK = """\
 # Names what this notebook needs and does not find here.
 import os
 import shutil
+import sys
 from importlib.util import find_spec
 
 needed = {packages}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -86,7 +87,8 @@ def test_without_spark_it_is_said_what_to_install(
         '"scikit-learn" "FOLDER[spark,torch,mlflow,estimator]" "torch"\n'
         "FOLDER is a clone of this project, or a wheel of it.\n"
         "Spark needs Java 17 or 21: install it, and set JAVA_HOME.\n"
-        "This notebook needs Horovod. Build it by:  !sparkdl-runner build-horovod\n"
+        "This notebook needs Horovod, built by:  "
+        f"!{sys.executable} -m sparkdl_runner build-horovod\n"
     )
     monkeypatch.chdir(ROOT / "notebooks")
     run_check(generator, "02", lambda module: module != "sparkdl_runner", monkeypatch)
