@@ -20,22 +20,27 @@ MAGIC = "# MAGIC"
 # What pip calls a module that a notebook imports, if it is not what Python calls it.
 _PACKAGES = {
     "sklearn": "scikit-learn",
-    "sparkdl_runner": "sparkdl-runner[spark,torch,mlflow,estimator]",
+    "sparkdl_runner": "FOLDER[spark,torch,mlflow,estimator]",
 }
 _HOROVOD = """\
 if find_spec("horovod") is None:
-    print("This notebook needs Horovod. Build it by:  !sparkdl-runner build-horovod")
+    build = f"!{sys.executable} -m sparkdl_runner build-horovod"
+    print(f"This notebook needs Horovod, built by:  {build}")
 """
 _CHECK = """\
 # Names what this notebook needs and does not find here.
 import os
 import shutil
+import sys
 from importlib.util import find_spec
 
 needed = {packages}
 if missing := [package for module, package in needed.items() if find_spec(module) is None]:
-    quoted = " ".join(f'"{{package}}"' for package in missing)
+    folder = ".." if os.path.isdir("../sparkdl_runner") else "FOLDER"
+    quoted = " ".join(f'"{{package}}"' for package in missing).replace("FOLDER", folder)
     print(f"Run this in a cell, and restart the kernel:  %pip install {{quoted}}")
+    if "FOLDER" in quoted:
+        print("FOLDER is a clone of this project, or a wheel of it.")
 if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
     print("Spark needs Java 17 or 21: install it, and set JAVA_HOME.")
 """

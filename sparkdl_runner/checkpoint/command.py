@@ -24,7 +24,15 @@ from sparkdl_runner.errors import ConfigError
 def add_parser(subparsers: Any) -> None:
     """Adds ``checkpoints``."""
     summary = "List checkpoints, or verify every byte of them."
-    parser = subparsers.add_parser("checkpoints", help=summary, description=summary)
+    parser = subparsers.add_parser(
+        "checkpoints",
+        help=summary,
+        description=summary,
+        epilog="for example:\n"
+        "  sparkdl-runner checkpoints ls /data/checkpoints\n"
+        "  sparkdl-runner checkpoints verify s3a://bucket/checkpoints\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     place = "a folder of checkpoints, or one above several, by path or URL"
     for name, action, text in (

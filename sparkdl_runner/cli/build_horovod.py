@@ -14,7 +14,15 @@ SCRIPT = Path(__file__).parents[1] / "horovod" / "build.sh"
 def add_parser(subparsers: Any) -> None:
     """Adds ``build-horovod``."""
     summary = "Build Horovod for the torch that is installed, once, keep the wheel, and install it."
-    parser = subparsers.add_parser("build-horovod", help=summary, description=summary)
+    parser = subparsers.add_parser(
+        "build-horovod",
+        help=summary,
+        description=summary,
+        epilog="for example:\n"
+        "  sparkdl-runner build-horovod\n"
+        "  sparkdl-runner build-horovod --gpu --wheelhouse /shared/wheels\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--gpu", action="store_true", help="collective operations by NCCL")
     parser.add_argument("--wheelhouse", metavar="DIR", help="where wheels are kept")
     trust = parser.add_mutually_exclusive_group()

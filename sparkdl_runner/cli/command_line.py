@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -54,6 +54,7 @@ class Parser(argparse.ArgumentParser):
     """Today's flags by earlier ones, which are taken with a warning."""
     takes_more = False
     """Whether arguments of a person's own script follow after ``--``."""
+    _given: Sequence[str] = ()
 
     def __init__(self, **settings: Any) -> None:
         # An abbreviation that works today may be ambiguous in the next release.
@@ -61,6 +62,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises instead of ending the process."""
+        # A flag that is missing may be one that is misspelt.
+        if message.startswith("the following arguments are required"):
+            flags = [text.partition("=")[0] for text in self._given if text.startswith("--")]
+            for flag in flags:
+                if flag not in self._option_string_actions:
+                    message = f"there is no {flag}{self._meant(flag)}"
+                    break
         ends = message.endswith((".", "?"))
         raise ConfigError(message if ends else f"{message}; --help lists the flags.")
 
@@ -70,6 +78,7 @@ class Parser(argparse.ArgumentParser):
         Of a command that has others below it, each reads its own.
         """
         given = [self._todays(text) for text in (sys.argv[1:] if args is None else args)]
+        self._given = given
         found, unknown = super().parse_known_args(given, namespace)
         if unknown:
             self.error(f"there is no {unknown[0]}{self._meant(unknown[0].partition('=')[0])}")

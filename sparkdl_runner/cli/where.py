@@ -15,7 +15,13 @@ ENTRY = Path(__file__).parents[1] / "jobs" / "entry"
 def add_parser(subparsers: Any) -> None:
     """Adds ``where``."""
     summary = "Print where a job's file is installed, for spark-submit."
-    parser = subparsers.add_parser("where", help=summary, description=summary)
+    parser = subparsers.add_parser(
+        "where",
+        help=summary,
+        description=summary,
+        epilog="for example:\n  sparkdl-runner where jobs/train.py\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("file", help=f"one of {', '.join(_files())}")
     parser.set_defaults(run=_run)
 

@@ -17,6 +17,10 @@ petastorm, torch, Horovod, TensorFlow, GPUs, network, clocks, disks, slots and M
 says what to do. Nothing is changed.
 """
 EPILOG = """\
+for example:
+  sparkdl-runner doctor
+  sparkdl-runner doctor --np 4 --backend torch --folder s3a://bucket/checkpoints
+
 exit codes: 0 nothing is broken (there may be warnings), 1 something is, 2 bad arguments
 """
 

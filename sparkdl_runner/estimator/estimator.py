@@ -29,6 +29,7 @@ from sparkdl_runner.estimator.params import TorchEstimatorParams
 from sparkdl_runner.estimator.prediction.frame import require_frame
 from sparkdl_runner.estimator.prediction.logged_model import log_fitted
 from sparkdl_runner.estimator.saved_values import decode, encode
+from sparkdl_runner.estimator.search_names import SearchNames
 from sparkdl_runner.estimator.trust import is_trusted
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.spark import checks as launch_checks
@@ -36,7 +37,7 @@ from sparkdl_runner.launch.driver.spark.context import require_spark_context
 from sparkdl_runner.runner import DistributedRunner
 from sparkdl_runner.tensors.inputs import Inputs
 from sparkdl_runner.tracking.run.opening.run_name import RunName
-from sparkdl_runner.training.description.described import maker_of, parameters, told_apart
+from sparkdl_runner.training.description.described import maker_of, parameters
 from sparkdl_runner.training.description.options import (
     OPTIONS,
     REQUIRED,
@@ -76,6 +77,10 @@ class TorchEstimator(
         probabilityCol: The column of a class's probabilities.
         rawPredictionCol: The column of the model's own scores.
     """
+
+    # Of a copy that a search makes for one fit.
+    _search_names: SearchNames | None = None
+    _run_name: RunName | None = None
 
     @renamed(**_EARLIER)
     @refuses_other_names
@@ -169,28 +174,37 @@ class TorchEstimator(
         """Fits once for each map of Params, in threads if the caller's ask at once.
 
         Those that read the same columns share one conversion. Their MLflow runs are named by the
-        values that differ, such as ``lr=0.1 epochs=2``. The fitted models are not logged to
-        the fits' MLflow runs, since most of them are tried only: ``log_torch_model`` logs one.
+        values that differ, such as ``lr=0.1 epochs=2``, and by the fold of a CrossValidator. The
+        fitted models are not logged to the fits' MLflow runs, since most of them are tried only:
+        ``log_torch_model`` logs one.
         """
-        estimators = [self.copy(dict(one)) for one in paramMaps]
+        estimators = [self.copy(one) for one in paramMaps]
         conversions = Conversions(dataset, len(estimators))
-        names = told_apart([{key.name: one[key] for key in one} for one in paramMaps])
 
         def fit(index: int) -> TorchModel:
-            name = RunName(text=names[index], is_numbered=False) if names[index] else None
-            return estimators[index]._fit_on(dataset, conversions, name)
+            return estimators[index]._fit_on(dataset, conversions)
 
         return _FitMultipleIterator(fit, len(estimators))
 
+    def copy(self, extra: Mapping[Param[Any], Any] | None = None) -> TorchEstimator:
+        """Copies it, with other values of Params.
+
+        Args:
+            extra: Values by Param. Those of other stages are left alone.
+        """
+        made = super().copy(None if extra is None else dict(extra))
+        names = SearchNames.of_caller(self.uid) or self._search_names
+        made._search_names = names
+        made._run_name = None if names is None else names.name_of(extra)
+        return made
+
     def _fit(self, dataset: DataFrame) -> TorchModel:
         model = self._fit_on(dataset, Conversions(dataset))
-        if model.run_id is not None:
+        if model.run_id is not None and self._run_name is None:
             log_fitted(model, self._value("run_config") or RunConfig())
         return model
 
-    def _fit_on(
-        self, dataset: DataFrame, conversions: Conversions, name: RunName | None = None
-    ) -> TorchModel:
+    def _fit_on(self, dataset: DataFrame, conversions: Conversions) -> TorchModel:
         with conversions:
             require_frame(dataset, "fit")
             plan = self._plan()
@@ -201,7 +215,9 @@ class TorchEstimator(
             )
             selected = selection(dataset, plan)
             runner = self._runner()
-            runner.run_name = name or RunName(text=maker_of(plan.model).__name__.strip("<>"))
+            name = self._run_name or RunName(text="")
+            called = maker_of(plan.model).__name__.strip("<>")
+            runner.run_name = name if name.text else replace(name, text=called)
             num_proc = runner.num_proc
             data = conversions.get(selected)
             tasks, network = trial(plan, data.train, data.validation, num_proc)

@@ -26,7 +26,11 @@ JOB = Command(
     name="tune",
     summary="Search for good hyperparameters; every trial is a training and a run of its own.",
     example="""
-        tune.yaml is a train.yaml (see train.py --help) and:
+        for example:
+          sparkdl-runner tune --config tune.yaml
+          sparkdl-runner tune --config tune.yaml --np 4 --tune trials=50
+
+        tune.yaml is a train.yaml (see sparkdl-runner train --help) and:
           tune:
             metric: accuracy              # a key of what the function returns, or an MLflow metric
             direction: maximize

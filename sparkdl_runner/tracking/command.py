@@ -35,7 +35,15 @@ _LOST = LeftRun(tracking_uri="")
 def add_parser(subparsers: Any) -> None:
     """Adds ``deliver``."""
     summary = "Bring to MLflow what trainings could not, while its server was down."
-    parser = subparsers.add_parser("deliver", help=summary, description=summary)
+    parser = subparsers.add_parser(
+        "deliver",
+        help=summary,
+        description=summary,
+        epilog="for example:\n"
+        "  sparkdl-runner deliver\n"
+        "  sparkdl-runner deliver s3a://bucket/checkpoints --tracking-uri http://mlflow:5000\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "folder",
         nargs="*",

@@ -58,6 +58,8 @@ class _Run:
     experiment_id: str
     artifact_uri: str
     tracking_uri: str = field(repr=False)
+    given_uri: str = field(repr=False)
+    """The same as the user wrote it; where it is relative, it is so to the driver's folder."""
     is_named: bool
     """Whether the user has named the run; else the function may."""
     other_ranks: str

@@ -30,6 +30,8 @@ from sparkdl_runner.tracking.rank_run import RankRun
 
 FOLDER = Path(sys.argv[1])
 STORE, ELSEWHERE = (FOLDER / "store").as_uri(), (FOLDER / "elsewhere").as_uri()
+# The training's store as the function's source has it, for the driver's working folder.
+AS_WRITTEN = "file:store"
 
 
 def read(ours: str, other: str) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def choose(ours: str, other: str) -> dict[str, Any]:
     mlflow.log_metric("elsewhere", 1.0)
     found["elsewhere"] = mlflow.active_run().info.run_id != ours
     mlflow.end_run()
-    mlflow.set_tracking_uri(STORE)
+    mlflow.set_tracking_uri(AS_WRITTEN)
     found["home"] = mlflow.active_run().info.run_id == ours
     mlflow.set_experiment("chosen")
     mlflow.log_metric("chosen", 1.0)
@@ -139,6 +141,7 @@ def as_rank(
             experiment_id=mlflow.get_experiment_by_name("training").experiment_id,
             artifact_uri=mlflow.get_run(ours).info.artifact_uri,
             tracking_uri=STORE,
+            given_uri=AS_WRITTEN,
             is_named=False,
             store_is_elsewhere=is_apart,
             other_ranks=other_ranks,
@@ -182,7 +185,7 @@ def main() -> None:
     client.log_param(other, "depth", "3")
     client.log_text(other, "hello", "note.txt")
     client.create_registered_model("known")
-    told: dict[str, Any] = {}
+    told: dict[str, Any] = {"mlflow": mlflow.__version__}
 
     def plain(rank: int) -> dict[str, Any]:
         found = {"reads": read(ours, other)}

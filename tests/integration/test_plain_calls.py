@@ -72,7 +72,9 @@ def test_only_rank_0_makes_models_of_the_run(told: dict[str, Any]) -> None:
 
 
 def test_a_model_without_a_step_is_of_the_newest_one(told: dict[str, Any]) -> None:
-    assert told["steps"] == [5]
+    # Before MLflow 3 a run lists no models, and a model has no step of its own.
+    lists_models = int(told["mlflow"].partition(".")[0]) >= 3
+    assert told["steps"] == ([5] if lists_models else None)
 
 
 def test_rank_0_may_choose_another_run(told: dict[str, Any]) -> None:

@@ -26,8 +26,8 @@ from sparkdl_runner.jobs.training.settings import TrainSettings
 from sparkdl_runner.launch.agent.spares.pool import end_spares
 from sparkdl_runner.launch.backends import get_backend
 from sparkdl_runner.launch.driver.calls.call import pack, work_of
-from sparkdl_runner.launch.driver.calls.chosen_experiment import chosen_experiment
-from sparkdl_runner.launch.driver.mlflow_run import secrets_for_ranks
+from sparkdl_runner.launch.driver.calls.chosen_place import chosen_place
+from sparkdl_runner.launch.driver.mlflow_run import at_place, secrets_for_ranks
 from sparkdl_runner.launch.driver.spark import checks, slots
 from sparkdl_runner.launch.driver.spark.context import require_spark_context
 from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
@@ -172,7 +172,7 @@ def prepared(
         stack.callback(end_spares)  # Those of ranks on this host.
         # MLflow takes as long to import as Java to start, so both are done at once.
         background = stack.enter_context(ThreadPoolExecutor(1))
-        mlflow_ready = background.submit(_prepare_mlflow, settings)
+        mlflow_ready = background.submit(_prepare_mlflow, settings, work)
         resumed_url = None
         if resumed := settings.resumed:
             mlflow_ready.result()
@@ -235,9 +235,17 @@ def prepared(
         )
 
 
-def _prepare_mlflow(settings: TrainSettings) -> None:
-    if tracking := settings.wanted_tracking:
+def _prepare_mlflow(settings: TrainSettings, work: OfFunction | OfModel) -> None:
+    wanted, tracking = settings.wanted_tracking, _tracking(settings, work)
+    # What the job adds to the run goes to the function's store, if it chooses one.
+    if wanted or (wanted is None and tracking.tracking_uri is not None):
         mlflow_run.use(tracking)
+
+
+def _tracking(settings: TrainSettings, work: OfFunction | OfModel) -> Tracking:
+    """Where the runner will find or make the MLflow run."""
+    place = chosen_place(work.main, work.parameters(settings.hyperparameters))
+    return at_place(settings.wanted_tracking or Tracking(), place)
 
 
 def _named_run(settings: TrainSettings, work: OfFunction | OfModel) -> NamedRun:
@@ -248,13 +256,9 @@ def _named_run(settings: TrainSettings, work: OfFunction | OfModel) -> NamedRun:
     """
     from sparkdl_runner.tracking.run.opening.named import NamedRun
 
-    main, name = work.main, settings.name or ""
-    tracking = settings.wanted_tracking or Tracking()
-    arguments = work.parameters(settings.hyperparameters)
-    experiment = tracking.experiment or chosen_experiment(main, arguments)
-    tracking = dataclasses.replace(tracking, experiment=experiment)
+    tracking, name = _tracking(settings, work), settings.name or ""
     rerun, secrets = settings.rerun_finished, secrets_for_ranks(settings.run_config.environment)
-    return NamedRun(tracking, name, work_of(main), rerun_finished=rerun, secrets=secrets)
+    return NamedRun(tracking, name, work_of(work.main), rerun_finished=rerun, secrets=secrets)
 
 
 def _resumed_url(

@@ -14,6 +14,7 @@ from sparkdl_runner.base.redaction import Redactor, secrets_of
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.calls.call import Call
+from sparkdl_runner.launch.driver.calls.chosen_place import ChosenPlace
 from sparkdl_runner.tracking.run.opening.notebook_source import SOURCE_TAG
 from sparkdl_runner.tracking.run.opening.store import is_set_up
 from sparkdl_runner.tracking.settings import Tracking
@@ -31,17 +32,26 @@ def wanted_tracking(config: RunConfig, call: Call, name: RunName) -> Tracking | 
     A function that calls MLflow gets one. Without it, each rank would make a run of its own.
     """
     wanted = config.tracking
-    if wanted is False or (wanted is None and not is_set_up(is_used=call.calls_mlflow)):
+    is_used = name.below is not None or call.calls_mlflow
+    if wanted is False or (wanted is None and not is_set_up(is_used=is_used)):
         return None
-    settings = wanted if isinstance(wanted, Tracking) else Tracking()
+    settings = at_place(wanted if isinstance(wanted, Tracking) else Tracking(), call.place)
     redact = Redactor([*secrets_of(), *secrets_for_ranks(config.environment)])
     source = {} if name.source is None else {SOURCE_TAG: name.source}
     return replace(
         settings,
-        experiment=settings.experiment or call.experiment,
         run_name=None if settings.run_name is None else redact(settings.run_name),
         tags=redact.value({**source, **call.tags, **settings.tags}),
     )
+
+
+def at_place(settings: Tracking, place: ChosenPlace) -> Tracking:
+    """The settings of a run where the function has its own, unless they name another place."""
+    chosen_uri = place.tracking_uri if settings.run_id is None else None
+    uri = settings.tracking_uri or chosen_uri
+    # In another store, an experiment of that name is not the function's.
+    experiment = place.experiment if place.tracking_uri in (None, uri) else None
+    return replace(settings, tracking_uri=uri, experiment=settings.experiment or experiment)
 
 
 def secrets_for_ranks(environment: Any) -> list[str]:

@@ -50,7 +50,7 @@ def make_active(run: RankRun, take_name: Callable[[str], None]) -> None:
     from mlflow.tracking import fluent
 
     known = described(run)
-    real = {name: getattr(fluent, name) for name in _REPLACED}
+    real = {name: getattr(fluent, name, None) or getattr(mlflow, name) for name in _REPLACED}
     parameters = inspect.signature(real["start_run"])
 
     class JoinedRun(fluent.ActiveRun):
@@ -131,18 +131,29 @@ def make_active(run: RankRun, take_name: Callable[[str], None]) -> None:
         settle()
         return real["_get_or_start_run"]()
 
-    ours = (start_run, end_run, set_experiment, active_run, get_or_start_run)
+    def set_tracking_uri(uri: Any) -> None:
+        real["set_tracking_uri"](run.tracking_uri if uri == run.given_uri else uri)
+
+    ours: list[Callable[..., Any]] = [start_run, end_run, set_experiment, active_run]
+    ours += [get_or_start_run, set_tracking_uri]
     for name, function in zip(_REPLACED, ours, strict=True):
         replacement = functools.wraps(real[name])(function)
-        # The public ones are attributes of both modules.
-        for module in (fluent, mlflow):
+        # The public ones are attributes of several modules.
+        for module in (fluent, mlflow, mlflow.tracking):
             if getattr(module, name, None) is real[name]:
                 setattr(module, name, replacement)
     settle()
 
 
 _EXPERIMENT = "MLFLOW_EXPERIMENT_ID"
-_REPLACED = ("start_run", "end_run", "set_experiment", "active_run", "_get_or_start_run")
+_REPLACED = (
+    "start_run",
+    "end_run",
+    "set_experiment",
+    "active_run",
+    "_get_or_start_run",
+    "set_tracking_uri",
+)
 
 
 def _stack(fluent: Any) -> Any:

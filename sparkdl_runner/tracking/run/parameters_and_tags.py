@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -28,6 +29,7 @@ GIT_SECONDS = 5.0
 CHILDREN_TAG, NOTE_TAG = f"{PREFIX}runs", "mlflow.note.content"
 _HEADING, _BEST = "Trainings of this run:", "**Best: "
 _MOST_CHARACTERS = 5000
+_ONE_AT_A_TIME = threading.Lock()
 # The names that MLflow accepts for a parameter.
 _NAME = re.compile(r"[\w. :/-]{1,250}")
 MAX_ARGUMENTS, MAX_ARGUMENT_CHARACTERS, MAX_DEPTH = 200, 500, 3
@@ -152,6 +154,12 @@ def tell_parent(client: Any, parent_id: str, run: Any) -> None:
         parent_id: The parent.
         run: The training's.
     """
+    # Trainings beside one another would each leave out what the other adds.
+    with _ONE_AT_A_TIME:
+        _add_child(client, parent_id, run)
+
+
+def _add_child(client: Any, parent_id: str, run: Any) -> None:
     parent = client.get_run(parent_id)
     children = [*filter(None, parent.data.tags.get(CHILDREN_TAG, "").split(",")), run.info.run_id]
     while len(",".join(children)) > _MOST_CHARACTERS:

@@ -9,9 +9,14 @@ import pytest
 import torch
 from estimator_parts import estimator, frame
 from pyspark.ml import Pipeline
-from pyspark.ml.evaluation import MulticlassClassificationEvaluator
-from pyspark.ml.feature import VectorAssembler
-from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuilder
+from pyspark.ml.evaluation import Evaluator, MulticlassClassificationEvaluator
+from pyspark.ml.feature import Binarizer, VectorAssembler
+from pyspark.ml.tuning import (
+    CrossValidator,
+    CrossValidatorModel,
+    ParamGridBuilder,
+    TrainValidationSplit,
+)
 from pyspark.sql import functions as F
 from torch import nn
 
@@ -96,3 +101,54 @@ def test_an_estimator_of_other_versions_is_told_and_a_pickle_needs_trust(spark, 
     part.with_name(f".{part.name}.crc").unlink()
     with pytest.warns(UserWarning, match="saved with torch 1.2, and this is"):
         TorchEstimator.load(path, trust=True)
+
+
+@pytest.fixture
+def fits(monkeypatch):
+    """The name and the run above it that each fit would have, in place of the fits."""
+    made = []
+
+    def fit(self, *_):
+        name = self._run_name
+        made.append((None, None) if name is None else (name.text, name.below))
+        model = Binarizer(inputCol="id", outputCol="prediction")  # Any Transformer will do.
+        model.run_id = None
+        return model
+
+    monkeypatch.setattr(TorchEstimator, "_fit_on", fit)
+    return made
+
+
+class Constant(Evaluator):
+    def _evaluate(self, dataset):
+        return 1.0
+
+
+@pytest.mark.parametrize("in_pipeline", [False, True])
+def test_fits_of_a_search_are_told_apart_by_values_and_folds(spark, fits, monkeypatch, in_pipeline):
+    monkeypatch.setattr("mlflow.active_run", lambda: "the run above")
+    fitted, bins = estimator(), Binarizer(inputCol="id", outputCol="large")
+    grid = ParamGridBuilder().addGrid(
+        fitted.optimizer, [partial(torch.optim.SGD, lr=rate) for rate in (0.1, 0.5)]
+    )
+    if in_pipeline:
+        grid.addGrid(bins.threshold, [1.0, 2.0])
+    values = [f"lr={rate}" for rate in (0.1, 0.5)]
+    if in_pipeline:
+        values = [f"{one} threshold={bound}" for one in values for bound in (1.0, 2.0)]
+    common = {
+        "estimator": Pipeline(stages=[bins, fitted]) if in_pipeline else fitted,
+        "estimatorParamMaps": grid.build(),
+        "evaluator": Constant(),
+        "parallelism": 2,
+    }
+    table = frame(spark).withColumn("id", F.col("id").cast("double"))
+    CrossValidator(numFolds=FOLDS, **common).fit(table)
+    *searched, best = fits
+    wanted = {(f"{one} (fold {fold})", "the run above") for one in values for fold in (1, 2)}
+    assert set(searched) == wanted
+    assert len(searched) == len(wanted)
+    assert best == (None, None), "the fit of the best values is called after its network"
+    fits.clear()
+    TrainValidationSplit(**common).fit(table)
+    assert sorted(fits[:-1]) == sorted((one, "the run above") for one in values)

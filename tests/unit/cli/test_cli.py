@@ -43,7 +43,14 @@ def test_every_command_has_help(capsys, command):
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: sparkdl-runner {command} ")
+    told = capsys.readouterr().out
+    assert told.startswith(f"usage: sparkdl-runner {command} ")
+    assert f"\n  sparkdl-runner {command}" in told, "an example to copy"
+
+
+def test_a_misspelt_flag_is_told_before_the_required_one_that_it_was_to_be(capsys):
+    assert main(["run", "--num_procs", "2", "train.py"]) == 2
+    assert "there is no --num_procs; did you mean '--num-proc'?" in capsys.readouterr().err
 
 
 def test_where_prints_a_file_that_runs_the_job(capsys):

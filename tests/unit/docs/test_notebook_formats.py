@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -72,16 +73,29 @@ def run_check(
 
 
 def test_without_spark_it_is_said_what_to_install(
-    generator: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    generator: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr("shutil.which", lambda name: None)
     run_check(generator, "01", lambda module: False, monkeypatch)
     assert capsys.readouterr().out == (
         'Run this in a cell, and restart the kernel:  %pip install "matplotlib" "mlflow" "pyspark" '
-        '"scikit-learn" "sparkdl-runner[spark,torch,mlflow,estimator]" "torch"\n'
+        '"scikit-learn" "FOLDER[spark,torch,mlflow,estimator]" "torch"\n'
+        "FOLDER is a clone of this project, or a wheel of it.\n"
         "Spark needs Java 17 or 21: install it, and set JAVA_HOME.\n"
-        "This notebook needs Horovod. Build it by:  !sparkdl-runner build-horovod\n"
+        "This notebook needs Horovod, built by:  "
+        f"!{sys.executable} -m sparkdl_runner build-horovod\n"
+    )
+    monkeypatch.chdir(ROOT / "notebooks")
+    run_check(generator, "02", lambda module: module != "sparkdl_runner", monkeypatch)
+    assert (
+        capsys.readouterr()
+        .out.splitlines()[0]
+        .endswith('%pip install "..[spark,torch,mlflow,estimator]"')
     )
     run_check(generator, "02", lambda module: module != "pyspark", monkeypatch)
     assert capsys.readouterr().out.splitlines()[0].endswith('%pip install "pyspark"')

@@ -282,6 +282,7 @@ def ticket(credentials: dict[str, str]) -> RunTicket:
         experiment_id="1",
         artifact_uri="mlflow-artifacts:/1/r",
         tracking_uri="http://u:pw-pw-pw@h",
+        given_uri="http://u:pw-pw-pw@h",
         credentials=credentials,
         is_named=False,
         source={},

@@ -51,6 +51,7 @@ def test_calls_of_both_kinds(name: str, suffix: str) -> None:
         experiment_id="1",
         artifact_uri="file:///a",
         tracking_uri="file:///s",
+        given_uri="s",
         is_named=False,
         store_is_elsewhere=False,
         other_ranks="ignore",

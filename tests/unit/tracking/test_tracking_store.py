@@ -17,6 +17,7 @@ RUN = RankRun(
     experiment_id="1",
     artifact_uri="file:///a",
     tracking_uri="",
+    given_uri="",
     is_named=False,
     store_is_elsewhere=False,
     other_ranks="ignore",

@@ -15,7 +15,7 @@ import cloudpickle
 from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.errors import NotPicklableError
 from sparkdl_runner.launch.driver.calls.checks import check_on_driver
-from sparkdl_runner.launch.driver.calls.chosen_experiment import chosen_experiment
+from sparkdl_runner.launch.driver.calls.chosen_place import ChosenPlace, chosen_place
 from sparkdl_runner.launch.driver.calls.ingredients import arguments, ingredients, refers_to
 from sparkdl_runner.launch.script.script import Script
 from sparkdl_runner.launch.script.tags import script_tags
@@ -67,9 +67,9 @@ class Call:
         return refers_to(self.main, "mlflow")
 
     @property
-    def experiment(self) -> str | None:
-        """The MLflow experiment that it chooses itself; None if that cannot be told."""
-        return chosen_experiment(self.main, self.arguments)
+    def place(self) -> ChosenPlace:
+        """The MLflow store and experiment that it chooses itself."""
+        return chosen_place(self.main, self.arguments)
 
     @property
     def run_name(self) -> str:

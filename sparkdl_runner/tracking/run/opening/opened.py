@@ -92,7 +92,7 @@ def open_run(settings: Tracking, lease: Lease, name: RunName | None = None) -> O
         return resume(client, call, settings.run_id, lease)
     from_the_first = (PARENT_TAG, *_SOURCE_TAGS)
     tags = {key: text for key, text in settings.tags.items() if key.startswith(from_the_first)}
-    store = open_store(settings)
+    store = open_store(settings, below=None if name is None else name.below)
     run_name = settings.run_name or (None if name is None else name.in_store(store))
     return create_run(store, run_name, tags)
 

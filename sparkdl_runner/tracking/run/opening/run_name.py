@@ -25,6 +25,8 @@ class RunName:
     """Whether a number follows, as for runs that would all have one name."""
     source: str | None = None
     """Where the function is from; None for the program or notebook that runs."""
+    below: Any = None
+    """The MLflow run above it, where the thread that starts it has none active."""
 
     def redacted(self, redact: Redactor) -> RunName:
         """The same without secrets."""

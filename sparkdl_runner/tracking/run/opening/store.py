@@ -86,8 +86,12 @@ def connect(settings: Tracking) -> tuple[Any, ServerCalls]:
     return call(lambda: mlflow.MlflowClient(tracking_uri=uri), "make a client"), call
 
 
-def open_store(settings: Tracking) -> Store:
+def open_store(settings: Tracking, below: Any = None) -> Store:
     """Opens the store, and makes the experiment if it is not there.
+
+    Args:
+        settings: Which store it is to be.
+        below: The run that is active for the caller, if not in this thread.
 
     Raises:
         LaunchError: As of ``connect``; or the server refuses, or the experiment is deleted.
@@ -97,7 +101,7 @@ def open_store(settings: Tracking) -> Store:
 
     # A run or experiment that is active in another store is not in this one.
     is_global = call.uri == mlflow.get_tracking_uri()
-    active = mlflow.active_run() if is_global else None
+    active = (mlflow.active_run() or below) if is_global else None
     experiment_id = _experiment(client, settings.experiment, active, call, is_global=is_global)
     return Store(client=client, call=call, experiment_id=experiment_id, active=active)
 

@@ -43,6 +43,7 @@ def ticket_of(
         experiment_id=info.experiment_id,
         artifact_uri=info.artifact_uri,
         tracking_uri=uri,
+        given_uri=opened.uri,
         credentials=credentials,
         is_named=settings.run_name is not None,
         source=opened.source_tags,

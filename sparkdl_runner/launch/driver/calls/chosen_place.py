@@ -1,7 +1,8 @@
-"""The MLflow experiment that a function or a script chooses itself, as far as its source tells.
+"""The MLflow store and experiment that a function or a script chooses, as its source tells them.
 
-A run cannot be moved to another experiment. So the driver opens the training's run where rank 0
-will look for it: else the function would make a second run there, and leave this one empty.
+A run cannot be moved to another place. So the driver opens the training's run where rank 0 will
+look for it: else the function would make a second run there, and leave this one empty. In another
+store, each rank would make one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +21,50 @@ from sparkdl_runner.launch.driver.calls.ingredients import functions_of
 from sparkdl_runner.launch.script.script import Script
 
 
-def chosen_experiment(main: Callable[..., Any], arguments: Mapping[str, Any]) -> str | None:
-    """The name that ``mlflow.set_experiment`` is given.
+@dataclass(frozen=True, kw_only=True)
+class ChosenPlace:
+    """Where a function has its MLflow runs. None: nothing is chosen, or not known beforehand."""
+
+    tracking_uri: str | None = None
+    experiment: str | None = None
+
+
+_CHOICES = {"set_tracking_uri": "uri", "set_experiment": "experiment_name"}
+_CREDENTIALS = ("MLFLOW_", "DATABRICKS_")
+
+
+def chosen_place(main: Callable[..., Any], arguments: Mapping[str, Any]) -> ChosenPlace:
+    """What ``mlflow.set_tracking_uri`` and ``mlflow.set_experiment`` are given.
 
     Args:
         main: The function, or the script.
-        arguments: Of the call, by name. The experiment's name may be one of them.
+        arguments: Of the call, by name. What is chosen may be one of them.
 
     Returns:
-        The name; None if the source is not there, no name can be told from it, or there are
-        several.
+        Both. One is None if the source is not there, tells no text, or several. Without the store
+        the experiment is None, too.
     """
-    names = set()
+    given: dict[str, set[str | None]] = {name: set() for name in _CHOICES}
+    has_credentials = False
     with suppress(OSError, TypeError, SyntaxError, ValueError):
         for tree, known in _sources(main, arguments):
             values = {**known, **_assigned(tree)}
             for call in _calls(tree):
-                if _name(call.func) == "set_tracking_uri":
-                    return None  # Its experiment is in another store, perhaps.
-                if _name(call.func) == "set_experiment":
-                    names.add(_text(call, values))
-    return names.pop() if len(names) == 1 else None
+                if (name := _name(call.func)) in _CHOICES:
+                    given[name].add(_text(call, _CHOICES[name], values))
+            has_credentials = has_credentials or _sets_credentials(tree)
+    uris, names = given.values()
+    # With credentials that only the function has, the driver may not reach the store.
+    if uris and (has_credentials or not _is_one(uris)):
+        return ChosenPlace()
+    return ChosenPlace(
+        tracking_uri=uris.pop() if uris else None,
+        experiment=names.pop() if _is_one(names) else None,
+    )
+
+
+def _is_one(texts: set[str | None]) -> bool:
+    return len(texts) == 1 and None not in texts
 
 
 def _sources(
@@ -90,8 +115,19 @@ def _name(function: ast.expr) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-def _text(call: ast.Call, values: Mapping[str, Any]) -> str | None:
-    by_name = [one.value for one in call.keywords if one.arg == "experiment_name"]
+def _sets_credentials(tree: ast.AST) -> bool:
+    """Whether it changes variables of MLflow's or Databricks' in the environment."""
+    return any(
+        isinstance(node, ast.Subscript)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.slice, ast.Constant)
+        and str(node.slice.value).startswith(_CREDENTIALS)
+        for node in ast.walk(tree)
+    )
+
+
+def _text(call: ast.Call, argument: str, values: Mapping[str, Any]) -> str | None:
+    by_name = [one.value for one in call.keywords if one.arg == argument]
     given = [*call.args, *by_name]
     if not given:
         return None

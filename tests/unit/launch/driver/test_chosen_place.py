@@ -1,14 +1,17 @@
-"""The experiment that a function or a script chooses, as its source tells it."""
+"""The store and the experiment that a function or a script chooses, as its source tells them."""
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Any
 
 import pytest
 
-from sparkdl_runner.launch.driver.calls.chosen_experiment import chosen_experiment
+from sparkdl_runner.launch.driver.calls.chosen_place import ChosenPlace, chosen_place
+from sparkdl_runner.launch.driver.mlflow_run import at_place
 from sparkdl_runner.launch.script.script import Script
+from sparkdl_runner.tracking import Tracking
 
 mlflow: Any = None
 set_experiment: Any = None
@@ -67,11 +70,6 @@ def by_id():
     mlflow.set_experiment(experiment_id="7")
 
 
-def in_another_store():
-    mlflow.set_tracking_uri("http://elsewhere")
-    mlflow.set_experiment("digits")
-
-
 def none():
     mlflow.log_metric("loss", 1.0)
 
@@ -93,14 +91,13 @@ def none():
         (on_a_condition, {"debug": False}, None),
         (two, {}, None),
         (by_id, {}, None),
-        (in_another_store, {}, None),
         (none, {}, None),
         (len, {}, None),
         (eval("lambda: mlflow.set_experiment('no source')"), {}, None),
     ],
 )
 def test_of_a_function(main, arguments, expected):
-    assert chosen_experiment(main, arguments) == expected
+    assert chosen_place(main, arguments) == ChosenPlace(experiment=expected)
 
 
 @pytest.mark.parametrize(
@@ -116,4 +113,53 @@ def test_of_a_function(main, arguments, expected):
 def test_of_a_script(tmp_path, source, expected):
     (tmp_path / "train.py").write_text(source)
     script = Script.find(tmp_path / "train.py", travels=False)
-    assert chosen_experiment(script, {}) == expected
+    assert chosen_place(script, {}) == ChosenPlace(experiment=expected)
+
+
+def in_a_store(uri="http://elsewhere"):
+    mlflow.set_tracking_uri(uri=uri)
+    mlflow.set_experiment("digits")
+
+
+def in_two_stores():
+    mlflow.set_tracking_uri("http://one")
+    mlflow.set_tracking_uri("http://other")
+    mlflow.set_experiment("digits")
+
+
+def in_a_store_of_its_own_credentials(token):
+    os.environ["MLFLOW_TRACKING_TOKEN"] = token
+    in_a_store()
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments", "expected"),
+    [
+        (in_a_store, {}, ChosenPlace(tracking_uri="http://elsewhere", experiment="digits")),
+        (in_a_store, {"uri": "db"}, ChosenPlace(tracking_uri="db", experiment="digits")),
+        (in_a_store, {"uri": None}, ChosenPlace()),
+        (in_two_stores, {}, ChosenPlace()),
+        (in_a_store_of_its_own_credentials, {"token": "t"}, ChosenPlace()),
+    ],
+)
+def test_of_a_function_with_a_store(main, arguments, expected):
+    assert chosen_place(main, arguments) == expected
+
+
+PLACE = ChosenPlace(tracking_uri="http://chosen", experiment="digits")
+
+
+@pytest.mark.parametrize(
+    ("given", "place", "expected"),
+    [
+        (Tracking(), PLACE, ("http://chosen", "digits")),
+        (Tracking(experiment="mine"), PLACE, ("http://chosen", "mine")),
+        (Tracking(tracking_uri="http://chosen"), PLACE, ("http://chosen", "digits")),
+        (Tracking(tracking_uri="http://mine"), PLACE, ("http://mine", None)),
+        (Tracking(run_id="1"), PLACE, (None, None)),
+        (Tracking(tracking_uri="db"), ChosenPlace(experiment="digits"), ("db", "digits")),
+    ],
+)
+def test_what_tracking_names_comes_first(given, place, expected):
+    found = at_place(given, place)
+    assert (found.tracking_uri, found.experiment) == expected
