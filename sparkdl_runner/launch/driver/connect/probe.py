@@ -112,10 +112,10 @@ def _key(config: RunConfig, modules: Sequence[str]) -> Hashable:
 def _ask(
     session: Any, config: RunConfig, modules: Sequence[str], stop: StopRequest
 ) -> list[dict[str, Any]]:
+    _send_by_value()
     token = secrets.token_bytes(_TOKEN_BYTES)
     with ExitStack() as stack:
         addresses = stack.enter_context(_listening(_own_addresses(session, config), config, token))
-        stack.enter_context(_by_value())
         task = probe_task.ProbeTask(
             addresses=addresses, token=token, modules=[*NEEDED, *modules], package=PACKAGE
         )
@@ -129,18 +129,15 @@ def _ask(
             raise
 
 
-@contextmanager
-def _by_value() -> Iterator[None]:
-    """Sends the probe's code with it, although it is an installed module here."""
+def _send_by_value() -> None:
+    """Has the probe's code sent with it, although it is an installed module here.
+
+    This is never taken back: another thread's probe may be on its way.
+    """
     from pyspark import cloudpickle as untyped
 
     cloudpickle: Any = untyped
-
     cloudpickle.register_pickle_by_value(probe_task)
-    try:
-        yield
-    finally:
-        cloudpickle.unregister_pickle_by_value(probe_task)
 
 
 def _own_addresses(session: Any, config: RunConfig) -> list[str]:
