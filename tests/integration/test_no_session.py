@@ -20,11 +20,6 @@ try:
 except LaunchError as error:
     print("refused:", error)
 """
-CONNECT = """
-from pyspark.sql import SparkSession
-session = SparkSession.builder.remote("local[2]").getOrCreate()
-assert session.range(3).count() == 3
-"""
 STOPPED = """
 from pyspark.sql import SparkSession
 SparkSession.builder.master("local[2]").getOrCreate().stop()
@@ -67,13 +62,13 @@ def test_without_pyspark():
     assert "pyspark is not installed here: run pip install 'sparkdl-runner[spark]'" in said
 
 
-def test_under_spark_connect():
-    # The classic lane has no Connect client; there the mode is all that can be had.
+def test_under_spark_connect_without_a_session():
+    said = run_python(RUN, SPARK_CONNECT_MODE_ENABLED="1")
     if importlib.util.find_spec("grpc_status") is not None:
-        said = run_python(CONNECT + RUN)
-    else:
-        said = run_python(RUN, SPARK_CONNECT_MODE_ENABLED="1")
-    assert said.startswith("refused: This session reaches Spark through Spark Connect")
+        assert said.startswith("refused: There is no Spark Connect session: create one with")
+    else:  # In the classic lane.
+        assert said.startswith("refused: Spark Connect's client is not complete here")
+        assert "run pip install 'pyspark[connect]==3." in said
 
 
 START = """

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
@@ -87,7 +88,8 @@ def test_the_first_look_at_the_executors_waits_for_a_slot_and_can_be_ended(
                 future.result()
 
 
-def test_two_users_of_one_server_do_not_meet(new_session):
+def test_two_users_of_one_server_do_not_meet(new_session, tmp_path):
+    may_end = tmp_path / "may-end"
     sessions = {name: new_session(f"/;user_id={name}") for name in ("ann", "bob")}
 
     def call(name: str) -> list[str]:
@@ -96,9 +98,18 @@ def test_two_users_of_one_server_do_not_meet(new_session):
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(call, sessions)) == [["ann 2"] * 2, ["bob 2"] * 2]
-    once_ranks_run(lambda: (sessions["ann"].interruptAll(), sessions["bob"].interruptAll()))
-    with pytest.raises(RunCancelledError):
-        call("bob")
+
+    def wait_for_the_end() -> str:
+        while not may_end.exists():
+            time.sleep(0.05)
+        return "not interrupted"
+
+    use(sessions["bob"])
+    future = light().submit(wait_for_the_end)
+    wait_for(lambda: len(workers()) >= 4 or future.done())
+    assert sessions["ann"].interruptAll() == []
+    may_end.touch()
+    assert future.result() == "not interrupted"
 
 
 CLIENT = """
@@ -110,7 +121,7 @@ def main():
     subprocess.Popen(['sleep', '4716'])
     time.sleep(600)
 SparkSession.builder.remote(sys.argv[1]).getOrCreate()
-config = RunConfig(heartbeat_timeout_seconds=2)
+config = RunConfig(heartbeat_timeout_seconds=5)
 for _ in range(2):
     try:
         DistributedRunner(num_proc=2, backend="horovod", run_config=config).run(main)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 
-@contextmanager
-def by_value(module: ModuleType) -> Iterator[None]:
-    """Lets pyspark send the module's code, although it is an installed module here."""
+def send_by_value(module: ModuleType) -> None:
+    """Has pyspark send the module's code with it, although it is an installed module here.
+
+    This is never taken back: another thread's question may be on its way.
+    """
     from pyspark import cloudpickle as untyped
 
     cloudpickle: Any = untyped
     cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)

@@ -18,7 +18,7 @@ from sparkdl_runner.base.version import __version__
 from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.connect import package, probe_task
-from sparkdl_runner.launch.driver.connect.by_value import by_value
+from sparkdl_runner.launch.driver.connect.by_value import send_by_value
 from sparkdl_runner.launch.driver.connect.query import ServerQuery
 from sparkdl_runner.launch.driver.connect.session import in_a_sentence, server_of, setting
 from sparkdl_runner.launch.driver.connect.tunnel import tunnel
@@ -152,9 +152,9 @@ def _task(
 
 
 def _told(session: Any, task: probe_task.ProbeTask, stop: StopRequest) -> list[dict[str, Any]]:
+    send_by_value(probe_task)
     answers = session.range(_ROWS).mapInArrow(task, "told string")
     with ExitStack() as stack:
-        stack.enter_context(by_value(probe_task))
         query = stack.enter_context(closing(ServerQuery(session, answers.collect, slots=1)))
         stack.enter_context(stop.told_to(lambda reason: None, query.interrupt))
         try:

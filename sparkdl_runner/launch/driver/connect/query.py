@@ -67,6 +67,10 @@ class ServerQuery(SparkAction[T]):
         super().__init__(tagged, thread=threading.Thread)
         threading.Thread(target=self._look, name="sparkdl-server-watch", daemon=True).start()
 
+    def wait(self, timeout_seconds: float) -> bool:
+        """See ``SparkAction.wait``. A thread that asks a lost server is not waited for."""
+        return self.server_is_lost or super().wait(timeout_seconds)
+
     def cancel(self) -> None:
         """Has the server end it; raises nothing, and waits for no answer."""
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.connect import relay, relay_call
-from sparkdl_runner.launch.driver.connect.by_value import by_value
+from sparkdl_runner.launch.driver.connect.by_value import send_by_value
 from sparkdl_runner.launch.driver.connect.relay import Link
 from sparkdl_runner.launch.driver.connect.session import setting
 
@@ -145,8 +145,8 @@ def _registered(session: Any) -> Callable[..., str]:
     frames: Any = import_module("pyspark.sql.connect.dataframe")
     plans: Any = import_module("pyspark.sql.connect.plan")
     name = f"sparkdl_relay_{uuid.uuid4().hex}"
-    with by_value(relay_call):
-        session.udtf.register(name, functions.udtf(relay_call.RelayCall))
+    send_by_value(relay_call)
+    session.udtf.register(name, functions.udtf(relay_call.RelayCall))
 
     def ask(*question: Any) -> str:
         packed = b64encode(json.dumps(question).encode()).decode()

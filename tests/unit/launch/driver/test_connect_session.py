@@ -161,6 +161,7 @@ def test_a_query_is_given_up_once_its_server_is_gone(quick, may_end, monkeypatch
     with pytest.raises(RunnerError, match="The Spark Connect server at h:15002 does not answer"):
         asked.result()
     assert asked.server_is_lost
+    assert asked.wait(600), "its thread may ask the server for ten minutes"
     assert next(answers, None) is None, "three in a row, and no fewer"
     asked.close()
 
