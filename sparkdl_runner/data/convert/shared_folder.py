@@ -17,13 +17,15 @@ def refuse_apart(spark: SparkSession, folder_url: str) -> None:
     """Lets an executor read what the driver writes into the folder, which is made if need be.
 
     Nothing is tried where all hosts see the same: on remote storage and its mounts, and with a
-    local master.
+    local master. A Spark Connect server's local master, and its mounts, are those of its own host.
 
     Raises:
         ConversionError: It is not there for the executor.
     """
     folder = local_path(folder_url)
-    if folder is None or is_far(folder) or is_local_master(spark):
+    if folder is None:
+        return
+    if hasattr(spark, "_jsc") and (is_far(folder) or is_local_master(spark)):
         return
     name = f"shared-{uuid.uuid4()}"
     path = os.path.join(folder, name)
@@ -37,15 +39,17 @@ def refuse_apart(spark: SparkSession, folder_url: str) -> None:
     try:
         reader = spark.read.option("ignoreMissingFiles", "true")
         found = reader.text(join_url(folder_url, name)).count()
-    except Exception:
-        return  # What is wrong is said by the conversion.
+    except Exception as error:
+        if "[PATH_NOT_FOUND]" not in str(error):
+            return  # What is wrong is said by the conversion.
+        found = 0  # A server does not see it either.
     finally:
         with suppress(OSError):
             os.remove(path)
     if not found:
         raise ConversionError(
             f"{folder_url} is another folder on each host: an executor does not find there what "
-            "the driver has written. Name storage that all of them reach (object storage, HDFS, a "
+            "this process has written. Name storage that all of them reach (object storage, HDFS, a "
             "shared mount): --cache-url of a job, or the Spark setting "
             "petastorm.spark.converter.parentCacheDirUrl."
         )
