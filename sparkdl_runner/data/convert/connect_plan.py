@@ -27,10 +27,35 @@ _FILES = ("avro", "binaryfile", "csv", "image", "json", "libsvm", "orc", "parque
 
 _NEVER_SAME = frozenset(
     # Of the moment, of the user, of the session, or random.
-    """current_catalog current_database current_date current_schema current_time current_timestamp
-    current_timezone current_user curdate curtime localtimestamp now session_user today
-    unix_timestamp user uuid rand randn random randstr shuffle uniform java_method reflect
-    try_reflect version""".split()
+    [
+        "current_catalog",
+        "current_database",
+        "current_date",
+        "current_schema",
+        "current_time",
+        "current_timestamp",
+        "current_timezone",
+        "current_user",
+        "curdate",
+        "curtime",
+        "localtimestamp",
+        "now",
+        "session_user",
+        "today",
+        "unix_timestamp",
+        "user",
+        "uuid",
+        "rand",
+        "randn",
+        "random",
+        "randstr",
+        "shuffle",
+        "uniform",
+        "java_method",
+        "reflect",
+        "try_reflect",
+        "version",
+    ]
 )
 
 _LOOKED_UP = {
