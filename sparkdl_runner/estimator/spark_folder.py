@@ -100,14 +100,12 @@ class ConnectFolder:
 
     def get(self, url: str, folder: Path) -> None:
         """See ``SparkFolder.get``."""
-        from pyspark.sql import functions as F
-
         files = self._session.read.format("binaryFile").load(url)
         # No message carries a large file whole.
-        last = F.floor(F.greatest(F.col("length") - 1, F.lit(0)) / _PART_BYTES)
-        parts = files.withColumn("part", F.explode(F.sequence(F.lit(0), last.cast("int"))))
-        content = F.substring("content", F.col("part") * _PART_BYTES + 1, F.lit(_PART_BYTES))
-        for row in parts.select("path", "part", content.alias("content")).toLocalIterator():
+        last = f"cast(greatest(length - 1, 0) div {_PART_BYTES} as int)"
+        parts = files.selectExpr("path", "content", f"explode(sequence(0, {last})) as part")
+        content = f"substring(content, part * {_PART_BYTES} + 1, {_PART_BYTES}) as content"
+        for row in parts.selectExpr("path", content).toLocalIterator():
             with open(folder / row.path.rpartition("/")[2], "ab") as file:
                 file.write(row.content)
         _unpack(folder)

@@ -25,38 +25,15 @@ _OWN_ROWS = (
 _FILES = ("avro", "binaryfile", "csv", "image", "json", "libsvm", "orc", "parquet", "text", "xml")
 """Formats whose rows are those of the files that Spark lists, and of nothing else."""
 
-_NEVER_SAME = frozenset(
-    # Of the moment, of the user, of the session, or random.
-    [
-        "current_catalog",
-        "current_database",
-        "current_date",
-        "current_schema",
-        "current_time",
-        "current_timestamp",
-        "current_timezone",
-        "current_user",
-        "curdate",
-        "curtime",
-        "localtimestamp",
-        "now",
-        "session_user",
-        "today",
-        "unix_timestamp",
-        "user",
-        "uuid",
-        "rand",
-        "randn",
-        "random",
-        "randstr",
-        "shuffle",
-        "uniform",
-        "java_method",
-        "reflect",
-        "try_reflect",
-        "version",
-    ]
-)
+_NEVER_SAME = {
+    *("current_date", "current_time", "current_timestamp", "localtimestamp", "now", "today"),
+    *("curdate", "curtime", "unix_timestamp", "current_timezone", "version"),
+    *("current_catalog", "current_database", "current_schema"),
+    *("current_user", "session_user", "user"),
+    *("rand", "randn", "random", "randstr", "shuffle", "uniform", "uuid"),
+    *("java_method", "reflect", "try_reflect"),
+}
+"""Functions of the moment, of the session and its user, and of chance."""
 
 _LOOKED_UP = {
     "CallFunction": "a function by its name",
@@ -120,8 +97,13 @@ def list_files(spark: Any, read: FileRead) -> list[tuple[str, int, int]]:
     return [tuple(row) for row in files.select("path", "length", time).collect()]
 
 
-def refuse_too_large(df: Any) -> None:
-    """Raises a ConversionError for a plan that a server would not take, before any is sent."""
+def check_plan(df: Any) -> None:
+    """Refuses what a server cannot plan: too large a message, or a path that it does not see.
+
+    Raises:
+        ConversionError: One of the two.
+        Exception: Whatever else the server has against the plan.
+    """
     size_bytes = df._plan.plan(df.sparkSession.client).ByteSize()
     if size_bytes > MOST_PLAN_BYTES:
         raise ConversionError(
@@ -129,6 +111,18 @@ def refuse_too_large(df: Any) -> None:
             f"are large, and Spark Connect carries {MOST_PLAN_BYTES / 1e6:,.0f} MB. Write it to "
             "files where Spark reads them, part by part, and convert those."
         )
+    try:
+        df.schema  # noqa: B018 - asking is the test
+    except Exception as error:
+        if "[PATH_NOT_FOUND]" not in str(error):
+            raise
+        raise ConversionError(
+            "The Spark Connect server does not find a path that the DataFrame reads "
+            f"({str(error).splitlines()[0]}). A path is one of the server's hosts, not of this "
+            "one: put the files on storage that the server reads, or give make_spark_converter "
+            "the folder's path in place of a DataFrame, and train on this host with a negative "
+            "num_proc."
+        ) from error
 
 
 def _may_differ(function: Any) -> bool:

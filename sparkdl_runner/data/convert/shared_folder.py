@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
+from collections.abc import Iterable
 from contextlib import suppress
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -49,7 +52,36 @@ def refuse_apart(spark: SparkSession, folder_url: str) -> None:
     if not found:
         raise ConversionError(
             f"{folder_url} is another folder on each host: an executor does not find there what "
-            "this process has written. Name storage that all of them reach (object storage, HDFS, a "
-            "shared mount): --cache-url of a job, or the Spark setting "
+            "this process has written. Name storage that all of them reach (object storage, HDFS, "
+            "a shared mount): --cache-url of a job, or the Spark setting "
             "petastorm.spark.converter.parentCacheDirUrl."
         )
+
+
+def refuse_unseen(spark: SparkSession, converters: Iterable[Any]) -> None:
+    """Refuses data sets in folders of this host that executors do not see.
+
+    Args:
+        spark: A session of Spark Connect, whose executors are on other hosts.
+        converters: The data sets that ranks are to read there.
+
+    Raises:
+        ConversionError: One of them is seen here alone.
+    """
+    for one in converters:
+        folder = local_path(one.cache_dir_url)
+        files = [] if folder is None else one.open()[0].files
+        if folder is None or not files:
+            continue
+        # Spark would take these characters of a name for patterns.
+        path = re.sub(r"([\\\[\]{}*?])", r"\\\1", os.path.join(folder, files[0].path))
+        try:
+            spark.read.format("binaryFile").load(f"file://{path}").schema  # noqa: B018
+        except Exception as error:
+            if "[PATH_NOT_FOUND]" in str(error):
+                raise ConversionError(
+                    f"{one.cache_dir_url} is a folder of this host, and the Spark Connect server "
+                    "does not see it, so ranks could not read it there: put it on storage that "
+                    "both reach (object storage, HDFS, a shared mount), or train on this host "
+                    "with a negative num_proc."
+                ) from None
