@@ -18,7 +18,7 @@ from sparkdl_runner.launch.agent.worker_environment import (
     driver_variables,
     own_files,
 )
-from sparkdl_runner.launch.backends import Backend, get_backend
+from sparkdl_runner.launch.backends import get_backend
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.calls.call import Call, check_call
 from sparkdl_runner.launch.driver.calls.checks import ranks_asked
@@ -193,7 +193,7 @@ class DistributedRunner:
         secrets = secrets_for_ranks(self.run_config.environment)
         with open_run(settings, named, stop, secrets, name) as tracked, closing(bar):
             self.mlflow_run_id = None if tracked is None else tracked.run_id
-            launcher = launcher_of(self.num_proc, self.backend, self.run_config)
+            launcher = self._launcher()
             if self.num_proc >= 0 and is_spark_connect() and not launcher.is_single_host:
                 _refuse_unseen(call.conversions.values())
             if tracked is not None:
@@ -270,6 +270,19 @@ class DistributedRunner:
         # A run of each rank's value returns the list of all values.
         return cast(list[T], self.run(on_each_rank(main), *args, **kwargs))
 
+    def _launcher(self) -> Launcher:
+        """Checks all that can be checked before ranks start."""
+        if self.num_proc < 0:
+            return LocalLauncher(-self.num_proc, self.backend)
+        # Imported late: ranks of this host need no Spark.
+        if is_spark_connect():
+            from sparkdl_runner.launch.driver.connect.launcher import ConnectLauncher
+
+            return ConnectLauncher(self.num_proc, self.backend, self.run_config)
+        from sparkdl_runner.launch.driver.spark.launcher import SparkLauncher
+
+        return SparkLauncher(self.num_proc, self.backend, self.run_config)
+
 
 def _refuse_unseen(converters: Iterable[Any]) -> None:
     """See ``data.convert.shared_folder``, which needs Spark."""
@@ -277,26 +290,3 @@ def _refuse_unseen(converters: Iterable[Any]) -> None:
     from sparkdl_runner.launch.driver.connect.session import require_session
 
     shared_folder.refuse_unseen(require_session(), converters)
-
-
-def launcher_of(num_proc: int, backend: Backend, config: RunConfig) -> Launcher:
-    """The launcher of so many ranks. Its constructor checks all that can be before they start.
-
-    Args:
-        num_proc: As of ``DistributedRunner``.
-        backend: The same.
-        config: The same.
-
-    Raises:
-        LaunchError: They could not start.
-    """
-    if num_proc < 0:
-        return LocalLauncher(-num_proc, backend)
-    # Imported late: ranks of this host need no Spark.
-    if is_spark_connect():
-        from sparkdl_runner.launch.driver.connect.launcher import ConnectLauncher
-
-        return ConnectLauncher(num_proc, backend, config)
-    from sparkdl_runner.launch.driver.spark.launcher import SparkLauncher
-
-    return SparkLauncher(num_proc, backend, config)

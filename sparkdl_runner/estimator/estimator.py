@@ -30,7 +30,7 @@ from sparkdl_runner.estimator.saved_values import decode, encode
 from sparkdl_runner.estimator.spark_folder import OverwritingWriter, metadata_place
 from sparkdl_runner.estimator.trust import is_trusted
 from sparkdl_runner.launch.config import RunConfig
-from sparkdl_runner.runner import DistributedRunner, launcher_of
+from sparkdl_runner.runner import DistributedRunner
 from sparkdl_runner.tensors.inputs import Inputs
 from sparkdl_runner.tracking.run.opening.run_name import RunName
 from sparkdl_runner.training.description.described import maker_of, parameters, told_apart
@@ -239,7 +239,7 @@ class TorchEstimator(
             run_config=self._value("run_config"),
         )
         if runner.num_proc >= 0:
-            launcher_of(runner.num_proc, runner.backend, runner.run_config)
+            runner._launcher()
         return runner
 
     def _plan(self) -> TrainingPlan:
