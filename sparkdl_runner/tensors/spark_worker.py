@@ -60,16 +60,35 @@ class PackedNetwork:
 
 @dataclass(frozen=True)
 class SentFile:
-    """A file that a Spark Connect session has sent to its workers."""
+    """A network that a Spark Connect session has sent to its workers as a file.
 
-    name: str
+    The key comes with the plan itself: no other session's file is taken for this one.
+    """
+
+    key: str
+    """See ``key_of``."""
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return f"sparkdl_runner-{self.key}"
 
     @property
     def value(self) -> bytes:
-        """What it holds."""
+        """The network.
+
+        Raises:
+            RuntimeError: The file holds something else.
+        """
         from pyspark import SparkFiles
 
-        return Path(SparkFiles.get(self.name)).read_bytes()
+        content = Path(SparkFiles.get(self.name)).read_bytes()
+        if key_of(content) != self.key:
+            raise RuntimeError(
+                f"The file {self.name} of this Spark session is not the network that was sent: "
+                "another program has changed it. Transform in a new session."
+            )
+        return content
 
 
 def _unpickled(content: bytes) -> Any:

@@ -35,9 +35,9 @@ def _sent_file(session: Any, content: bytes) -> SentFile:
     from sparkdl_runner.launch.driver.connect.probe import known
 
     known(session, RunConfig(), get_backend("torch").imports)
+    sent = SentFile(key_of(content))
     with tempfile.TemporaryDirectory(prefix="sparkdl_runner-network-") as temporary:
-        # A server refuses other content under a name that it knows.
-        file = Path(temporary, f"sparkdl_runner-{key_of(content)}")
+        file = Path(temporary, sent.name)
         file.write_bytes(content)
         session.addArtifacts(str(file), file=True)
-    return SentFile(file.name)
+    return sent

@@ -23,11 +23,11 @@ def spark(session, tmp_path):
     session.conf.unset(PARENT_CACHE_DIR_URL_CONF)
 
 
-def write_table(spark, folder: Path, rows=20):
+def write_table(spark, folder: Path, rows=20, by=()):
     from pyspark.sql import functions as F
 
     numbers = spark.range(0, rows, 1, 2).select("id", F.array(F.col("id") * 1.5).alias("f"))
-    numbers.write.mode("overwrite").partitionBy("id").parquet(folder.as_uri())
+    numbers.write.mode("overwrite").partitionBy(*by).parquet(folder.as_uri())
     return lambda: spark.read.parquet(folder.as_uri())
 
 
@@ -62,7 +62,7 @@ def test_what_a_plan_reads_is_known_by_its_leaves(spark, tmp_path):
     from pyspark.sql import functions as F
 
     folder = tmp_path / "table"
-    table = write_table(spark, folder, 4)()
+    table = write_table(spark, folder, 4, by=["id"])()
     own = spark.createDataFrame([(1,)], "id int")
     files = {
         (f"file:{path}", path.stat().st_size, path.stat().st_mtime_ns // 10**6)

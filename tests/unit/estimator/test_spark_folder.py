@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparkdl_runner.estimator import spark_folder
-from sparkdl_runner.tensors.spark_worker import SentFile
 
 
 def test_parts_become_files_again_in_the_folder_alone(tmp_path):
@@ -28,10 +25,3 @@ def test_a_folder_of_plain_files_stays_as_it_is(tmp_path):
     (tmp_path / "weights").write_bytes(b"1")
     spark_folder._unpack(tmp_path)
     assert (tmp_path / "weights").read_bytes() == b"1"
-
-
-def test_a_worker_reads_what_the_session_has_sent(tmp_path, monkeypatch):
-    (tmp_path / "network-1").write_bytes(b"content")
-    files = SimpleNamespace(get=lambda name: str(tmp_path / name))
-    monkeypatch.setattr("pyspark.SparkFiles", files)
-    assert SentFile("network-1").value == b"content"
