@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, cast
@@ -194,6 +194,8 @@ class DistributedRunner:
         with open_run(settings, named, stop, secrets, name) as tracked, closing(bar):
             self.mlflow_run_id = None if tracked is None else tracked.run_id
             launcher = self._launcher(stop)
+            if self.num_proc >= 0 and is_spark_connect() and not launcher.is_single_host:
+                _refuse_unseen(call.conversions.values())
             if tracked is not None:
                 tracked.describe(
                     arguments=call.arguments,
@@ -280,3 +282,11 @@ class DistributedRunner:
         from sparkdl_runner.launch.driver.spark.launcher import SparkLauncher
 
         return SparkLauncher(self.num_proc, self.backend, self.run_config)
+
+
+def _refuse_unseen(converters: Iterable[Any]) -> None:
+    """See ``data.convert.shared_folder``, which needs Spark."""
+    from sparkdl_runner.data.convert import shared_folder
+    from sparkdl_runner.launch.driver.connect.session import require_session
+
+    shared_folder.refuse_unseen(require_session(), converters)

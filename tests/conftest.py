@@ -45,6 +45,8 @@ WHOLE_PROGRAMS = [
 ]
 # Tests of a folder share a cluster and a packed environment, whose making takes minutes.
 CLUSTERS = {Path(__file__).parent / "engines", Path(__file__).parent / "system"}
+# pip's pyspark 3.5 comes without a server of Spark Connect.
+NEEDS_A_SERVER = Path(__file__).parent / "integration" / "connect"
 IN_CLASSIC_LANE = importlib.util.find_spec("petastorm") is not None
 
 # No test speaks to the server of whoever runs it.
@@ -81,6 +83,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _is_the_share_of_this_lane(item: pytest.Item) -> bool:
     """Whether a whole program is tested in this lane: by its name, so always in the same one."""
+    if NEEDS_A_SERVER in item.path.parents:
+        return not IN_CLASSIC_LANE
     is_in_one = item.get_closest_marker("one_lane") or item.path.parent in CLUSTERS
     return bool(is_in_one or zlib.crc32(item.nodeid.encode()) % 2) == IN_CLASSIC_LANE
 

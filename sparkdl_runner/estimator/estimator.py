@@ -17,9 +17,7 @@ from pyspark.ml.util import (
     MLReadable,
     MLReader,
     MLWritable,
-    MLWriter,
 )
-from pyspark.sql.utils import is_remote
 
 from sparkdl_runner.base.renamed import renamed, sentence, warn, with_todays_names
 from sparkdl_runner.base.version import __version__
@@ -30,10 +28,9 @@ from sparkdl_runner.estimator.prediction.frame import require_frame
 from sparkdl_runner.estimator.prediction.logged_model import log_fitted
 from sparkdl_runner.estimator.saved_values import decode, encode
 from sparkdl_runner.estimator.search_names import SearchNames
+from sparkdl_runner.estimator.spark_folder import OverwritingWriter, metadata_place
 from sparkdl_runner.estimator.trust import is_trusted
 from sparkdl_runner.launch.config import RunConfig
-from sparkdl_runner.launch.driver.spark import checks as launch_checks
-from sparkdl_runner.launch.driver.spark.context import require_spark_context
 from sparkdl_runner.runner import DistributedRunner
 from sparkdl_runner.tensors.inputs import Inputs
 from sparkdl_runner.tracking.run.opening.run_name import RunName
@@ -258,7 +255,7 @@ class TorchEstimator(
             run_config=self._value("run_config"),
         )
         if runner.num_proc >= 0:
-            launch_checks.check(require_spark_context(), runner.backend, runner.run_config)
+            runner._launcher()
         return runner
 
     def _plan(self) -> TrainingPlan:
@@ -313,7 +310,7 @@ for _name, _today in _EARLIER.items():
 _FORMAT = 1
 
 
-class EstimatorWriter(MLWriter):
+class EstimatorWriter(OverwritingWriter):
     """Writes an estimator."""
 
     def __init__(self, instance: TorchEstimator) -> None:
@@ -327,7 +324,7 @@ class EstimatorWriter(MLWriter):
             for param, value in self._instance._paramMap.items()
         }
         about = {"sparkdl_runner": {"format": _FORMAT, **_versions()}}
-        DefaultParamsWriter.saveMetadata(self._instance, path, _place(self), about, params)
+        DefaultParamsWriter.saveMetadata(self._instance, path, metadata_place(self), about, params)
 
 
 class EstimatorReader(MLReader["TorchEstimator"]):
@@ -351,7 +348,7 @@ class EstimatorReader(MLReader["TorchEstimator"]):
             ValueError: It is no estimator of this package, of a later format, or refers to what
                 cannot be imported.
         """
-        metadata = DefaultParamsReader.loadMetadata(path, _place(self))
+        metadata = DefaultParamsReader.loadMetadata(path, metadata_place(self))
         about = metadata.get("sparkdl_runner")
         if not isinstance(about, dict) or "format" not in about:
             raise ValueError(
@@ -389,8 +386,3 @@ def _versions() -> dict[str, str]:
     import torch
 
     return {"version": __version__, "torch": str(torch.__version__)}
-
-
-def _place(side: Any) -> Any:
-    """The session or context that Spark's functions need: Spark Connect has no SparkContext."""
-    return side.sparkSession if is_remote() else side.sc

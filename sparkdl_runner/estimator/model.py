@@ -18,15 +18,17 @@ from pyspark.ml.util import (
     MLReadable,
     MLReader,
     MLWritable,
-    MLWriter,
 )
 
+from sparkdl_runner.data.dataset.place import application_id
 from sparkdl_runner.estimator.prediction.frame import (
     as_network_takes,
     require_frame,
     with_float_type,
 )
 from sparkdl_runner.estimator.prediction.prediction_udf import prediction_udf
+from sparkdl_runner.estimator.prediction.sent_network import sent_network
+from sparkdl_runner.estimator.spark_folder import OverwritingWriter, folder_of, metadata_place
 from sparkdl_runner.estimator.trust import how_to_trust, is_trusted
 from sparkdl_runner.tensors import saved
 from sparkdl_runner.tensors.columns import Column
@@ -39,9 +41,8 @@ from sparkdl_runner.training.fitting.network_columns import network_columns
 
 if TYPE_CHECKING:
     import torch
-    from pyspark import SparkContext
     from pyspark.sql import Column as SparkColumn
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def _param(name: str, doc: str, convert: Any) -> Param[Any]:
@@ -211,7 +212,7 @@ class TorchModel(Model, MLReadable["TorchModel"], MLWritable):
                 f"The DataFrame has a column {taken[0]!r} already, which transform would add. Drop "
                 "or rename it, or set predictionCol, probabilityCol or rawPredictionCol."
             )
-        packed = self._packed_for(dataset.sparkSession.sparkContext)
+        packed = self._packed_for(dataset.sparkSession)
         prediction = Prediction(packed, description, self.getOrDefault("batch_size"))
         made_of = f"predictions of {self.uid}"
         found = dataset.withColumn(made_of, prediction_udf(prediction, description)(*given))
@@ -226,15 +227,14 @@ class TorchModel(Model, MLReadable["TorchModel"], MLWritable):
         ]
         return found.select("*", *added).drop(made_of)
 
-    def _packed_for(self, context: SparkContext) -> PackedNetwork:
-        """The network for the workers of a Spark application, as it was sent to them already."""
+    def _packed_for(self, session: SparkSession) -> PackedNetwork:
+        """The network for the workers of a Spark session, as it was sent to them already."""
         import cloudpickle
 
         content = self._graph or cloudpickle.dumps(self._network)
-        place = str(context.applicationId), key_of(content)
+        place = application_id(session), key_of(content)
         if place not in self._packed:
-            is_graph = self._graph is not None
-            packed = PackedNetwork(content, is_graph=is_graph, context=context)
+            packed = sent_network(session, content, is_graph=self._graph is not None)
             self._packed.clear()
             self._packed[place] = packed
         return self._packed[place]
@@ -250,7 +250,7 @@ def _typed(place: str, *, is_vector: bool) -> SparkColumn:
 _FOLDER = "network"
 
 
-class TorchModelWriter(MLWriter):
+class TorchModelWriter(OverwritingWriter):
     """Writes a model: ``metadata`` as Spark's writer does, and a folder ``network``."""
 
     def __init__(self, model: TorchModel) -> None:
@@ -284,9 +284,8 @@ class TorchModelWriter(MLWriter):
                     "model as an importable function that makes it, and it is saved by that name.",
                     stacklevel=4,
                 )
-            DefaultParamsWriter.saveMetadata(model, path, self.sc)
-            for file in sorted(folder.iterdir()):
-                _copy(self.sc, str(file), f"{path}/{_FOLDER}/{file.name}", out=True)
+            DefaultParamsWriter.saveMetadata(model, path, metadata_place(self))
+            folder_of(self).put(folder, f"{path}/{_FOLDER}")
 
 
 class TorchModelReader(MLReader["TorchModel"]):
@@ -314,11 +313,10 @@ class TorchModelReader(MLReader["TorchModel"]):
             ValueError: Its weights are not those of ``into``.
             RuntimeError: This version of torch cannot open it.
         """
-        metadata = DefaultParamsReader.loadMetadata(path, self.sc)
+        metadata = DefaultParamsReader.loadMetadata(path, metadata_place(self))
         with tempfile.TemporaryDirectory(prefix="sparkdl_runner-model-") as temporary:
             folder = Path(temporary)
-            for name in _listed(self.sc, f"{path}/{_FOLDER}"):
-                _copy(self.sc, f"{path}/{_FOLDER}/{name}", str(folder / name), out=False)
+            folder_of(self).get(f"{path}/{_FOLDER}", folder)
             network = saved.load(
                 folder,
                 trust=is_trusted(self._trust),
@@ -347,24 +345,3 @@ def _tell_of_versions(about: Any) -> None:
             + ". If its predictions differ, use the versions that it was saved with.",
             stacklevel=4,
         )
-
-
-def _filesystem(context: Any, path: str) -> tuple[Any, Any]:
-    place = context._jvm.org.apache.hadoop.fs.Path(path)
-    return place.getFileSystem(context._jsc.hadoopConfiguration()), place
-
-
-def _listed(context: Any, folder: str) -> list[str]:
-    filesystem, place = _filesystem(context, folder)
-    return [str(one.getPath().getName()) for one in filesystem.listStatus(place)]
-
-
-def _copy(context: Any, source: str, target: str, *, out: bool) -> None:
-    """Copies a file from this host to a store of Spark's, or back."""
-    path = context._jvm.org.apache.hadoop.fs.Path
-    filesystem, _ = _filesystem(context, target if out else source)
-    if out:
-        filesystem.copyFromLocalFile(False, True, path(f"file://{source}"), path(target))
-    else:
-        # With the raw local filesystem, which leaves no checksum file beside it.
-        filesystem.copyToLocalFile(False, path(source), path(f"file://{target}"), True)

@@ -9,6 +9,8 @@ import os
 import pickle
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,16 +31,16 @@ class PackedNetwork:
     """A network on its way to Python workers, each of which unpacks it once.
 
     Args:
-        content: The network, as ``packed`` makes it.
+        key: See ``key_of``.
+        content: Its ``value`` is the network, in a worker: a broadcast, or a ``SentFile``. Either
+            reaches each host once, and not with each task.
         is_graph: Whether that is a file of ``torch.export``.
-        context: The SparkContext whose workers are to have it.
     """
 
-    def __init__(self, content: bytes, *, is_graph: bool, context: Any) -> None:
-        self.key = key_of(content)
+    def __init__(self, key: str, content: Any, *, is_graph: bool) -> None:
+        self.key = key
         self._is_graph = is_graph
-        # A broadcast reaches each host once, and not with each task.
-        self._content: Any = context.broadcast(content)
+        self._content = content
 
     def on(self, device: str) -> Any:
         """The network, on a device of this Python worker."""
@@ -56,6 +58,39 @@ class PackedNetwork:
         return _loaded[place]
 
 
+@dataclass(frozen=True)
+class SentFile:
+    """A network that a Spark Connect session has sent to its workers as a file.
+
+    The key comes with the plan itself: no other session's file is taken for this one.
+    """
+
+    key: str
+    """See ``key_of``."""
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return f"sparkdl_runner-{self.key}"
+
+    @property
+    def value(self) -> bytes:
+        """The network.
+
+        Raises:
+            RuntimeError: The file holds something else.
+        """
+        from pyspark import SparkFiles
+
+        content = Path(SparkFiles.get(self.name)).read_bytes()
+        if key_of(content) != self.key:
+            raise RuntimeError(
+                f"The file {self.name} of this Spark session is not the network that was sent: "
+                "another program has changed it. Transform in a new session."
+            )
+        return content
+
+
 def _unpickled(content: bytes) -> Any:
     try:
         return pickle.loads(content)  # noqa: S301 - it came with Spark's own task
@@ -63,8 +98,9 @@ def _unpickled(content: bytes) -> Any:
         raise RuntimeError(
             "The model's network could not be unpickled in Spark's Python worker "
             f"({type(error).__name__}: {error}). If it is of a module of your own, that must be "
-            "importable on every host: pass it with --py-files or sc.addPyFile, or define the "
-            "network in the notebook."
+            "importable on every host: pass it with --py-files or sc.addPyFile (through "
+            "Spark Connect with addArtifacts(…, pyfile=True)), or define the network in the "
+            "notebook."
         ) from error
 
 

@@ -25,6 +25,7 @@ IN_PRIVATE_FOLDERS = (
     *("launch/agent/rank_folder.py", "launch/agent/rank_log.py", "data/dataset/lake/delta.py"),
     *("data/remote/cache_folder.py", "data/remote/disk_cache.py", "tensors/saved.py"),
     *("estimator/prediction/mlflow_model.py", "launch/script/folder.py"),
+    *("estimator/prediction/sent_network.py", "estimator/spark_folder.py"),
     *("tracking/models/network_flavor.py", "tracking/rank/outside_ranks.py"),
     *("tracking/report/page.py", "tracking/report/run_folder.py"),
     *("tracking/run/left_run.py", "tracking/run/spool.py"),

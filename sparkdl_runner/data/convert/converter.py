@@ -48,7 +48,8 @@ def make_spark_converter(
     An equal DataFrame with equal settings is converted once, and the later calls return the
     earlier files. DataFrames are equal if their plans, column names and types are, and their input
     files with sizes and times, as Spark listed them. A DataFrame that reads from anything else,
-    such as JDBC, or through Spark Connect, is converted anew by each call.
+    such as JDBC, is converted anew by each call; through Spark Connect also one that reads a table
+    or a view by its name, or has SQL in it.
 
     Args:
         df: A DataFrame; or the URL of a table of Delta or Iceberg or of a directory of Parquet

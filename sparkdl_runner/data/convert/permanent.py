@@ -133,7 +133,7 @@ def check_apart(df: DataFrame, url: str) -> None:
     try:
         files = [normalize_url(unquote(file)) for file in df.inputFiles()]
     except Exception:
-        return  # The rows come from no files, or through Spark Connect.
+        return  # The rows come from no files.
     for file in files:
         if file.startswith(f"{url}/"):
             raise OccupiedError(

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from sparkdl_runner.base.whole_number import require_whole, whole_number
+from sparkdl_runner.data.convert.connect_plan import check_plan
 from sparkdl_runner.data.convert.spark_settings import refuse_encryption
 
 _PLACE = "__sparkdl_runner_place"
@@ -73,7 +74,10 @@ def plan_conversion(
     Raises:
         TypeError: A column has no place in a tensor, or an argument is of another type.
         ValueError: A setting is out of range, or a column's name cannot be used.
+        ConversionError: A server of Spark Connect cannot plan it.
     """
+    if hasattr(df, "sparkSession") and not hasattr(df, "_jdf"):
+        check_plan(df)
     if not hasattr(df, "sparkSession") or not hasattr(df, "schema"):
         raise TypeError(
             "df must be a Spark DataFrame, a directory's URL or a petastorm converter, not "

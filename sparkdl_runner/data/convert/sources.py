@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkdl_runner.base.filesystem import redact
+from sparkdl_runner.data.convert.connect_plan import list_files, reads_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _OWN_ROWS = ("Range", "LocalRelation", "OneRowRelation", "EmptyRelation", "CommandResult")
 """Leaves of a plan that contain their rows."""
-
-_OWN_ROWS_OF_CONNECT = (
-    "range",
-    "local_relation",
-    "cached_local_relation",
-    "chunked_cached_local_relation",
-)
 
 _READING_RDD = re.compile(r"\b(\w*(?:Hadoop|FileScan|JDBC|DataSource)RDD)\b")
 """Finds, in the lineage of an RDD, one that reads its source whenever it is computed."""
@@ -49,6 +42,8 @@ class Sources:
     """The files as Spark listed them when the DataFrame was read."""
     may_be_stale: frozenset[SourceFile] = frozenset()
     """Those of ``files`` that may be written again in place. Table formats never do that."""
+    settings: frozenset[tuple[str, str]] = frozenset()
+    """Spark's settings, where an equal plan may mean something else by others."""
     unknown: str | None = None
     """A source that may give other rows each time without notice, such as JDBC."""
 
@@ -71,8 +66,11 @@ class Request:
 
         ``DataFrame.sameSemantics`` compares neither names nor files.
         """
-        mine, theirs = (self.settings, self.sources.files), (other.settings, other.sources.files)
+        mine, theirs = self._key(), other._key()
         return mine == theirs and self.df.sameSemantics(other.df)
+
+    def _key(self) -> tuple[Any, ...]:
+        return self.settings, self.sources.files, self.sources.settings
 
     def change(self) -> str | None:
         """Why an earlier conversion of an equal DataFrame may have other rows, or None."""
@@ -152,26 +150,14 @@ def _of_plan(df: DataFrame) -> Sources:
 
 
 def _of_connect(df: Any) -> Sources:
-    """Through Spark Connect, the plan names its sources, but not the state of their files."""
-    for kind in _leaves_of_message(df._plan.to_proto(df.sparkSession.client)):
-        if kind not in _OWN_ROWS_OF_CONNECT:
-            return Sources(unknown=f"what Spark Connect calls {kind!r}")
-    return Sources()
-
-
-def _leaves_of_message(message: Any) -> Iterator[str]:
-    """The kinds of the relations that have no inputs."""
-    below = False
-    for field, value in message.ListFields():
-        if field.message_type is None:
-            continue
-        for one in [value] if hasattr(value, "ListFields") else value:
-            if hasattr(one, "ListFields"):  # Else it is the key of a map.
-                for kind in _leaves_of_message(one):
-                    below = True
-                    yield kind
-    if message.DESCRIPTOR.full_name == "spark.connect.Relation" and not below:
-        yield message.WhichOneof("rel_type")
+    """The files as the server lists them now: it lists them again whenever it reads."""
+    reads, spark = reads_of(df), df.sparkSession
+    if reads.unknown is not None:
+        return Sources(unknown=reads.unknown)
+    files = {SourceFile(*file) for read in reads.files for file in list_files(spark, read)}
+    # A plan is resolved by the settings of that moment, such as the time zone.
+    settings = frozenset(spark.conf.getAll.items())
+    return Sources(files=frozenset(files), settings=settings)
 
 
 def _list(df: DataFrame, folder: str) -> list[SourceFile]:

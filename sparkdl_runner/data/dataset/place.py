@@ -115,13 +115,13 @@ def is_local_master(spark: SparkSession) -> bool:
 
 
 def _default_filesystem(spark: SparkSession) -> str | None:
-    """Hadoop's default filesystem, or None through Spark Connect.
-
-    There, a "local" master is the server's machine, whose filesystem is unknown here.
-    """
+    """Hadoop's default filesystem; None if it is unknown, as that of a server elsewhere is."""
     jsc = getattr(spark, "_jsc", None)
     if jsc is None:
-        return None
+        # A tunnel looks the same: refuse_apart finds out before anything is converted.
+        host = str(getattr(getattr(spark, "client", None), "host", ""))
+        is_here = host in ("localhost", "[::1]") or host.startswith("127.")
+        return "file:" if is_here else None
     return jsc.hadoopConfiguration().get("fs.defaultFS") or "file:"
 
 

@@ -106,7 +106,7 @@ def _source(dataframe: Any, conversion_url: str) -> dict[str, str]:
         try:
             files = dataframe.inputFiles()
             table = _table(dataframe)
-        except Exception:  # Spark Connect, a stopped session: the conversion will do.
+        except Exception:  # Such as a stopped session: the conversion will do.
             files, table = [], {}
     folders = sorted({redact(file.rpartition("/")[0]) for file in files})
     path = folders[0] if len(folders) == 1 else redact(conversion_url)
@@ -116,6 +116,8 @@ def _source(dataframe: Any, conversion_url: str) -> dict[str, str]:
 
 def _table(dataframe: Any) -> dict[str, Any]:
     """The only table that a DataFrame reads, by MLflow's names for it, and its version in Delta."""
+    if not hasattr(dataframe, "_jdf"):
+        return {}  # Spark Connect tells the files alone.
     leaves = dataframe._jdf.queryExecution().analyzed().collectLeaves()
     if leaves.size() != 1:
         return {}

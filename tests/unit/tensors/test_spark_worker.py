@@ -20,7 +20,7 @@ from sparkdl_runner.tensors.columns import Column
 from sparkdl_runner.tensors.inputs import Inputs
 from sparkdl_runner.tensors.outputs import Output, Task
 from sparkdl_runner.tensors.predictor import Description, matrices
-from sparkdl_runner.tensors.spark_worker import PackedNetwork, Prediction
+from sparkdl_runner.tensors.spark_worker import PackedNetwork, Prediction, key_of
 
 A, B = np.arange(5, dtype=np.float32), np.ones(5, dtype=np.float32)
 
@@ -42,15 +42,9 @@ class Scores(nn.Module):
         return rows - 0.5
 
 
-class Context:
-    """Spark's, whose broadcast is there at once, for it stays in this process."""
-
-    def broadcast(self, content: bytes) -> SimpleNamespace:
-        return SimpleNamespace(value=content)
-
-
 def packed(network: nn.Module) -> PackedNetwork:
-    return PackedNetwork(pickle.dumps(network), is_graph=False, context=Context())
+    content = pickle.dumps(network)
+    return PackedNetwork(key_of(content), SimpleNamespace(value=content), is_graph=False)
 
 
 def prediction(network: nn.Module, **tasks: Task) -> Prediction:
@@ -144,6 +138,17 @@ def test_a_worker_loads_a_network_once_and_keeps_the_two_that_it_used_last() -> 
 
 
 def test_a_network_that_cannot_be_unpacked_says_what_to_do() -> None:
-    broken = PackedNetwork(b"cnowhere\nNet\n.", is_graph=False, context=Context())
+    broken = PackedNetwork("key", SimpleNamespace(value=b"cnowhere\nNet\n."), is_graph=False)
     with pytest.raises(RuntimeError, match=r"ModuleNotFoundError: .*nowhere.*--py-files"):
         broken.on("cpu")
+
+
+def test_a_worker_takes_the_very_file_that_the_session_has_sent(tmp_path, monkeypatch) -> None:
+    files = SimpleNamespace(get=lambda name: str(tmp_path / name))
+    monkeypatch.setattr("pyspark.SparkFiles", files)
+    sent = SentFile(key_of(b"network"))
+    (tmp_path / sent.name).write_bytes(b"network")
+    assert sent.value == b"network"
+    (tmp_path / sent.name).write_bytes(b"another")
+    with pytest.raises(RuntimeError, match="is not the network that was sent"):
+        sent.value  # noqa: B018 - reading it is the test
