@@ -31,6 +31,7 @@ from sparkdl_runner.estimator.search_names import SearchNames
 from sparkdl_runner.estimator.spark_folder import OverwritingWriter, metadata_place
 from sparkdl_runner.estimator.trust import is_trusted
 from sparkdl_runner.launch.config import RunConfig
+from sparkdl_runner.launch.driver.stop_request import StopRequest
 from sparkdl_runner.runner import DistributedRunner
 from sparkdl_runner.tensors.inputs import Inputs
 from sparkdl_runner.tracking.run.opening.run_name import RunName
@@ -255,7 +256,7 @@ class TorchEstimator(
             run_config=self._value("run_config"),
         )
         if runner.num_proc >= 0:
-            runner._launcher()
+            runner._launcher(StopRequest())
         return runner
 
     def _plan(self) -> TrainingPlan:
