@@ -17,7 +17,12 @@ from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.connect.probe import Surroundings, known, probe
 from sparkdl_runner.launch.driver.connect.query import ServerQuery
 from sparkdl_runner.launch.driver.connect.rank_rows import SCHEMA, RankRows, outcomes_of
-from sparkdl_runner.launch.driver.connect.session import require_session, setting
+from sparkdl_runner.launch.driver.connect.session import (
+    UNKNOWN,
+    is_of_another_server,
+    require_session,
+    setting,
+)
 from sparkdl_runner.launch.driver.spark import checks, failure
 from sparkdl_runner.launch.driver.spark.slots import POLL_SECONDS, counted
 from sparkdl_runner.launch.driver.spark.stage_gang import StageGang
@@ -188,6 +193,8 @@ class ConnectGang(StageGang):
         """See ``StageGang.explained``."""
         if isinstance(error, RunnerError):  # The query was given up.
             return error
+        if is_of_another_server(error):
+            return RunnerError(UNKNOWN)
         return failure.explain(
             error,
             python="python3",
