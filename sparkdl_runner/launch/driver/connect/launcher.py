@@ -19,7 +19,9 @@ from sparkdl_runner.launch.driver.connect.probe import Surroundings, known, prob
 from sparkdl_runner.launch.driver.connect.query import ServerQuery
 from sparkdl_runner.launch.driver.connect.rank_rows import SCHEMA, RankRows, outcomes_of
 from sparkdl_runner.launch.driver.connect.session import (
+    UNKNOWN,
     in_a_sentence,
+    is_of_another_server,
     require_session,
     setting,
 )
@@ -191,6 +193,8 @@ class ConnectGang(StageGang):
         """See ``StageGang.explained``."""
         if isinstance(error, RunnerError):  # The query was given up.
             return error
+        if is_of_another_server(error):
+            return RunnerError(UNKNOWN)
         return failure.explain(
             error,
             python="python3",

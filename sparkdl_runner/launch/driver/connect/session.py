@@ -18,9 +18,16 @@ from sparkdl_runner.launch.wire import network
 
 ANSWER_SECONDS = 2.0
 _DEFAULT_PORT = 15002
-# As pyspark and the server call a session that the server does not have (any more).
-_UNKNOWN_SESSION = r"\[NO_ACTIVE_SESSION\]|\[INVALID_HANDLE\.SESSION_(?:CHANGED|NOT_FOUND|CLOSED)\]"
+# Another server answers than the one that made the session; pyspark then closes it.
+_STARTED_AGAIN = r"\[INVALID_HANDLE\.SESSION_CHANGED\]|incorrect server side session identifier"
+_UNKNOWN_SESSION = r"\[NO_ACTIVE_SESSION\]|\[INVALID_HANDLE\.SESSION_(?:NOT_FOUND|CLOSED)\]"
 _REFUSED = r"StatusCode\.(?:UNAUTHENTICATED|PERMISSION_DENIED)"
+UNKNOWN = (
+    "The Spark Connect server does not know this session any more: it was started again, or the "
+    "session was unused for longer than the server allows "
+    "(spark.connect.session.manager.defaultSessionTimeout, by default 60 min). Make a new one: "
+    "stop() this one, then SparkSession.builder.remote(…).getOrCreate()."
+)
 _seen: WeakSet[Any] = WeakSet()
 
 
@@ -96,6 +103,11 @@ def no_answer(session: Any) -> str:
     )
 
 
+def is_of_another_server(error: Exception) -> bool:
+    """Whether the server was started again, and so has none of its sessions."""
+    return re.search(_STARTED_AGAIN, str(error)) is not None
+
+
 @contextmanager
 def in_a_sentence(session: Any) -> Iterator[None]:
     """Raises what pyspark raises before any rank has started as an error that a person can act on.
@@ -117,15 +129,12 @@ def in_a_sentence(session: Any) -> Iterator[None]:
 
 def _explained(session: Any, error: Exception) -> RunnerError:
     text = str(error)
+    if is_of_another_server(error):
+        return LaunchError(UNKNOWN)
     if session.is_stopped:
         return RunCancelledError("The session was stopped before the ranks had started.")
     if re.search(_UNKNOWN_SESSION, text):
-        return LaunchError(
-            "The Spark Connect server does not know this session any more: it was started again, "
-            "or the session was unused for longer than the server allows "
-            "(spark.connect.session.manager.defaultSessionTimeout, by default 60 min). Make a new "
-            "one: stop() this one, then SparkSession.builder.remote(…).getOrCreate()."
-        )
+        return LaunchError(UNKNOWN)
     if re.search(_REFUSED, text):
         return LaunchError(
             f"The Spark Connect server refuses this client ({first_line(error)}): its token is "

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 from types import SimpleNamespace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkdl_runner.launch.driver.connect import rank_rows
@@ -19,6 +19,7 @@ WORLDS = assign_ranks(
 )
 
 
+@settings(max_examples=30)
 @given(sizes=st.lists(st.integers(0, 4_000), max_size=4), chunk_bytes=st.integers(900, 5_000))
 def test_chunks_of_all_ranks_come_together(sizes, chunk_bytes):
     outcomes = [

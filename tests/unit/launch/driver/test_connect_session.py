@@ -75,6 +75,15 @@ def test_a_stopped_session_is_told_whatever_pyspark_raises():
         raise ValueError("Cannot invoke RPC: Channel closed!")
 
 
+def test_a_server_that_was_started_again_is_told_although_pyspark_closes_the_session():
+    for words in ("[INVALID_HANDLE.SESSION_CHANGED]", "Received incorrect server side session id"):
+        with (
+            pytest.raises(LaunchError, match="does not know this session any more: it was started"),
+            session.in_a_sentence(of("h", is_stopped=True)),
+        ):
+            raise ValueError(words + "entifier for request.")
+
+
 def required(monkeypatch, found):
     kind = SimpleNamespace(getActiveSession=lambda: found, _default_session=None)
     module = SimpleNamespace(SparkSession=kind)

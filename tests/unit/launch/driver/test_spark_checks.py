@@ -9,7 +9,7 @@ import pytest
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.backends import get_backend
 from sparkdl_runner.launch.config import RunConfig
-from sparkdl_runner.launch.driver.spark.checks import check, refusals
+from sparkdl_runner.launch.driver.spark.checks import check, check_settings, refusals
 
 TORCH = get_backend("torch")
 
@@ -66,3 +66,13 @@ def test_all_that_is_wrong_is_told():
     assert found["encryption"].startswith("spark.ssl.enabled is true")
     assert found["allocation"].startswith("spark.dynamicAllocation.enabled is true")
     assert found["gpus"].endswith("Set spark.task.resource.gpu.amount to 1.")
+
+
+def test_settings_alone_give_the_same_reasons():
+    settings = {"spark.dynamicAllocation.enabled": "true"}
+    with pytest.raises(LaunchError, match="set it to false and give the cluster a fixed size"):
+        check_settings(settings.get, TORCH, RunConfig(), single_host=False)
+    encrypted = {"spark.network.crypto.enabled": "true"}
+    with pytest.raises(LaunchError, match=r"spark\.network\.crypto\.enabled is true"):
+        check_settings(encrypted.get, TORCH, RunConfig(), single_host=False)
+    check_settings(encrypted.get, TORCH, RunConfig(), single_host=True)
