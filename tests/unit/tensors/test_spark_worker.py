@@ -20,7 +20,7 @@ from sparkdl_runner.tensors.columns import Column
 from sparkdl_runner.tensors.inputs import Inputs
 from sparkdl_runner.tensors.outputs import Output, Task
 from sparkdl_runner.tensors.predictor import Description, matrices
-from sparkdl_runner.tensors.spark_worker import PackedNetwork, Prediction, key_of
+from sparkdl_runner.tensors.spark_worker import PackedNetwork, Prediction, SentFile, key_of
 
 A, B = np.arange(5, dtype=np.float32), np.ones(5, dtype=np.float32)
 
