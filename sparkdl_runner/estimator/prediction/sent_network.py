@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from sparkdl_runner.launch.backends import get_backend
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.stop_request import StopRequest
 from sparkdl_runner.tensors.spark_worker import PackedNetwork, SentFile, key_of
+
+# A CrossValidator transforms in threads: the first one asks the executors, and the others know.
+_lock = threading.Lock()
 
 
 def sent_network(session: Any, content: bytes, *, is_graph: bool) -> PackedNetwork:
@@ -35,7 +39,8 @@ def _sent_file(session: Any, content: bytes) -> SentFile:
     """
     from sparkdl_runner.launch.driver.connect.probe import known
 
-    known(session, RunConfig(), get_backend("torch").imports, StopRequest())
+    with _lock:
+        known(session, RunConfig(), get_backend("torch").imports, StopRequest())
     sent = SentFile(key_of(content))
     with tempfile.TemporaryDirectory(prefix="sparkdl_runner-network-") as temporary:
         file = Path(temporary, sent.name)
