@@ -177,8 +177,9 @@ def test_the_page_says_that_ranks_never_joined_one_another(
     trainer = light(server)
     trainer.run(tracked_functions.only_log, 1)
     told = "The 2 ranks never joined one another: each ran by itself."
-    assert capfd.readouterr().err.count(told) == 1
-    run_id = trainer.mlflow_run_id
+    shown, run_id = capfd.readouterr(), trainer.mlflow_run_id
+    assert shown.err.count(told) == 1
+    assert (shown.out + shown.err).count(f"/runs/{run_id}") == 1, "its address"
     assert client.get_run(run_id).data.tags["sparkdl_runner.warning"].startswith(told)
     assert told in text_of(client, run_id, "report/summary.html", tmp_path)
 

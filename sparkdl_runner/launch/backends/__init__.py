@@ -54,6 +54,16 @@ class Rendezvous:
     copy_port: int = 0
     """The port of the copy of rank 0's store on the rank's own host; 0 if there is none."""
 
+    @property
+    def url(self) -> str:
+        """Where ranks ``PUT`` and ``GET`` the bytes of ``/scope/key`` in rank 0's store.
+
+        A key that is not there yet is a 404: ask again.
+        """
+        from sparkdl_runner.launch.backends.rendezvous.server import prefix_of
+
+        return f"http://{self.address}:{self.port}{prefix_of(self.secret, self.port)}"
+
 
 class Backend(ABC):
     """One allreduce library."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sparkdl_runner.tracking import Tracking
+from sparkdl_runner.tracking.run import parameters_and_tags
 from sparkdl_runner.tracking.run.opening.lease import Lease
 from sparkdl_runner.tracking.run.opening.notebook_source import notebook_tags
 from sparkdl_runner.tracking.run.opening.opened import open_run
@@ -82,3 +83,38 @@ def test_a_notebook_is_the_source_where_mlflow_names_the_kernel(
     shell = SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/home/a/code.ipynb"})
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert notebook_tags(KERNEL)["mlflow.source.name"] == "code.ipynb"
+
+
+def test_a_run_of_another_thread_is_below_the_callers_active_one(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = mlflow.MlflowClient(tracking_uri=store)
+    above = client.create_run(client.create_experiment("of the search"))
+    monkeypatch.setattr(mlflow, "active_run", lambda: None)
+    name = RunName(text="lr=0.1", is_numbered=False, below=above)
+
+    def made(uri: str) -> Any:
+        monkeypatch.setattr(mlflow, "get_tracking_uri", lambda: uri)
+        return open_run(Tracking(tracking_uri=store), Lease(), name).run
+
+    run = made(store)
+    assert run.data.tags["mlflow.parentRunId"] == above.info.run_id
+    assert run.info.experiment_id == above.info.experiment_id
+    assert "mlflow.parentRunId" not in made("sqlite:///another.db").data.tags
+
+
+def test_trainings_beside_one_another_add_themselves_to_their_parent_in_turn() -> None:
+    is_held = []
+    parent = SimpleNamespace(data=SimpleNamespace(tags={}))
+    run = SimpleNamespace(info=SimpleNamespace(run_id="r", experiment_id="1", run_name="n"))
+
+    def get_run(_: str) -> Any:
+        is_held.append(parameters_and_tags._ONE_AT_A_TIME.locked())
+        return parent
+
+    told: list[tuple[str, ...]] = []
+    client = SimpleNamespace(get_run=get_run, set_tag=lambda *tag: told.append(tag))
+    parameters_and_tags.tell_parent(client, "p", run)
+    assert is_held == [True]
+    assert ("p", "sparkdl_runner.runs", "r") in told
+    assert not parameters_and_tags._ONE_AT_A_TIME.locked()

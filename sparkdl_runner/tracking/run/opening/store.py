@@ -83,7 +83,11 @@ def connect(settings: Tracking) -> tuple[Any, ServerCalls]:
     call = ServerCalls(uri=uri, timeout_seconds=settings.opening_timeout_seconds)
     call(partial(make_default_store, settings), "make the database")
     call(partial(make_whole, uri), "make the database")
-    return call(lambda: mlflow.MlflowClient(tracking_uri=uri), "make a client"), call
+    client = call(lambda: mlflow.MlflowClient(tracking_uri=uri), "make a client")
+    if (service := getattr(client, "_tracking_client", None)) is not None:
+        # MLflow prints a server's run again as it ends. The driver has shown its address.
+        service._log_url = lambda _: None
+    return client, call
 
 
 def open_store(settings: Tracking, below: Any = None) -> Store:

@@ -5,6 +5,7 @@ import http.client
 import pickle
 import socket
 import threading
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ports import reusable_port
+from sparkdl_runner.launch.backends import Rendezvous
 from sparkdl_runner.launch.backends.horovod_backend import address_for_ranks
 from sparkdl_runner.launch.backends.rendezvous import server
 from sparkdl_runner.launch.backends.rendezvous import store as rendezvous
@@ -85,6 +87,15 @@ def test_a_value_is_there_once_it_was_put(store):
     assert ask(store, "GET", "/global/0") == (200, b"\x00\xffraw")
     assert ask(store, "GET", "/local_host0/0") == (404, b"")
     assert ask(store, "DELETE", "/global/0") == (200, b"")
+
+
+def test_a_backend_of_somebodys_own_knows_the_stores_url(store):
+    address, port = store.address
+    facts = {"secret": SECRET, "peers": frozenset({address}), "num_proc": 2}
+    url = Rendezvous(address=address, port=port, attempt=None, **facts).url
+    put = urllib.request.Request(f"{url}/sums/0", b"4.5", method="PUT")
+    urllib.request.urlopen(put, timeout=120).close()
+    assert ask(store, "GET", "/sums/0") == (200, b"4.5")
 
 
 def meet(store, scope, *ranks, value=b"address"):
