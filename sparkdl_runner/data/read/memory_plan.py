@@ -35,8 +35,9 @@ _PAGE_BYTES = 1 << 20
 _MOST_DECODED_BYTES = 1 << 20
 """Decoding more bytes of a column at a time leaves the processor's cache."""
 _MOST_DECODED_ROWS = 1 << 15
-_AHEAD_BYTES = 1 << 20
-"""Bytes of a row group to read at a time: less costs more for the call than for the values."""
+_AHEAD_BYTES = 512 << 10
+"""Bytes of a row group to read at a time: less costs more for the call than for the values, and
+more costs the kernel more for new pages than it saves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,10 +175,10 @@ class MemoryPlan:
         page_bytes = page_rows * (row_bytes + PLACE_BYTES)
         block_rows = min(order.block_rows, int(order.lane_rows[0]))
         usual = block_rows // page_rows + 2
-        together = max(
-            lanes * block_rows * row_bytes, costs.partly_read(order, lanes) * _AHEAD_BYTES
-        )
-        most_pages = max(2 * lanes * usual, 3 * together // page_bytes)
+        ahead_bytes = min(_AHEAD_BYTES, costs.mean_group_rows * row_bytes)
+        together = costs.partly_read(order, lanes) * ahead_bytes
+        # One half is used while the other is read.
+        most_pages = 2 * max(lanes * usual, together // page_bytes)
         page_limit = max(lanes * usual, min(most_pages, left // page_bytes))
         whole_rows = max(1, min(most_rows, decoding // threads // 3 // row_bytes))
         if whole_rows >= page_rows:
@@ -189,7 +190,7 @@ class MemoryPlan:
             page_limit=page_limit,
             # All lanes may come to the end of their blocks, and need the next ones, in one step.
             block_bytes=(max(page_limit, 2 * lanes * usual) + 1) * page_bytes,
-            pages_together=max(lanes * usual, min(together // page_bytes, page_limit // 2)),
+            pages_together=max(lanes * usual, page_limit // 2),
             chunk_steps=chunk_steps,
             whole_rows=whole_rows,
             partial_rows=partial_rows,

@@ -189,3 +189,10 @@ def test_what_the_caller_counted_comes_first(tmp_path: Path) -> None:
     )
     info = Manifest.from_json(manifest.to_json()).column("x")
     assert (info.decoded_bytes, info.group_row_bytes, info.most_row_bytes) == (5_000, 10, 17)
+
+
+def test_a_single_row_is_as_large_as_the_caller_counted(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": ["abc"]}), tmp_path / "a.parquet")
+    counted = {"x": 5_000}
+    manifest = describe_parquet(LOCAL, str(tmp_path), ["a.parquet"], decoded_bytes=counted)
+    assert manifest.column("x").group_row_bytes == 5_000

@@ -93,6 +93,14 @@ def test_files_without_wanted_rows_by_the_log_are_not_opened(tmp_path: Path) -> 
         make_spark_converter(str(table), filters=[("id", ">=", 9)])
 
 
+def test_the_bytes_of_a_single_row_are_those_of_its_file(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"id": [1]}))
+    (file,) = tmp_path.glob("*.parquet")
+    size = pq.read_metadata(file).row_group(0).column(0).total_uncompressed_size
+    converter = make_spark_converter(str(tmp_path))
+    assert converter.open().manifest.column("id").size_bytes == size
+
+
 def test_a_converter_goes_on_with_its_version_while_the_table_changes(tmp_path: Path) -> None:
     write_deltalake(tmp_path, numbers(0, 40))
     converter = make_spark_converter(tmp_path)

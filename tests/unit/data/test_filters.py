@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from sparkdl_runner.data import DatasetError, make_spark_converter
 from sparkdl_runner.data.dataset.view.bounds import min_max
+from sparkdl_runner.data.dataset.view.filter_values import floor_as
 
 _VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "whole": (pa.int32(), st.integers(-3, 3)),
@@ -227,6 +229,30 @@ def test_values_are_compared_as_the_columns_are(
 def test_values_that_a_column_cannot_be_compared_with(typed: Path, column: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"filters compares '{column}', which is "):
         make_spark_converter(typed / "one", filters=[(column, "=", value)])
+
+
+@pytest.mark.parametrize("column", ["moment", "length"])
+@pytest.mark.parametrize(("operator", "rows"), [("=", [1]), ("<", [0]), (">", [2])])
+def test_nanoseconds_count(tmp_path: Path, column: str, operator: str, rows: list[int]) -> None:
+    ticks = [1_000, 1_001, 1_002]
+    table = {
+        "id": range(3),
+        "moment": pa.array(ticks, pa.timestamp("ns")),
+        "length": pa.array(ticks, pa.duration("ns")),
+    }
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    value = pd.Timestamp(1_001) if column == "moment" else pd.Timedelta(1_001)
+    filters = [(column, operator, value)]
+    converter = make_spark_converter(tmp_path, filters=filters)
+    with converter.make_torch_dataloader(batch_size=1, num_epochs=1, columns=["id"]) as loader:
+        assert [int(batch["id"]) for batch in loader] == rows
+
+
+def test_a_time_in_a_coarser_unit_has_no_nanoseconds() -> None:
+    moment, length = datetime(1970, 1, 1, microsecond=1), timedelta(microseconds=1)
+    assert floor_as(moment, pa.timestamp("ns")) == (pd.Timestamp(1_000), True)
+    assert floor_as(length, pa.duration("ns")) == (pd.Timedelta(1_000), True)
+    assert floor_as(pd.Timestamp(1_001), pa.timestamp("us")) == (moment, False)
 
 
 def test_statistics_that_arrow_cannot_show_are_unknown() -> None:

@@ -17,7 +17,9 @@ import pytest
 from test_delta_tables import rows_of
 
 from sparkdl_runner.data import DatasetError, make_spark_converter
+from sparkdl_runner.data.dataset.lake import iceberg
 from sparkdl_runner.data.dataset.lake.iceberg import FOLDER
+from sparkdl_runner.tensors.arrays import is_readable
 
 pytestmark = pytest.mark.skipif(
     int(pa.__version__.partition(".")[0]) < 17, reason="pyiceberg writes by Arrow 17 or later"
@@ -241,6 +243,20 @@ def test_uuids_are_16_bytes(catalog: Any) -> None:
     table.append(pa.table({"id": [1, 2], "key": pa.array(keys, pa.binary(16)).cast(kind)}))
     assert rows_of(table.location(), ["id", "key"]) == [(1, keys[0]), (2, keys[1])]
     assert rows_of(table.location(), ["id"], filters=[("key", "=", keys[1])]) == [(2,)]
+
+
+def test_a_type_that_this_arrow_lacks_is_none_that_a_loader_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from pyiceberg.types import ListType, NestedField, UUIDType
+
+    def lacks(*arguments: Any, **more: Any) -> None:
+        raise AttributeError("module 'pyarrow' has no attribute 'uuid'")
+
+    column = NestedField(1, "keys", ListType(2, UUIDType()))
+    assert not is_readable(iceberg._type_of(column))
+    monkeypatch.setattr("pyiceberg.io.pyarrow.schema_to_pyarrow", lacks)
+    assert not is_readable(iceberg._type_of(column))
 
 
 def test_a_moved_table_is_read_where_it_is_and_a_link_to_one(catalog: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import warnings
 from pathlib import Path
 
@@ -10,10 +11,13 @@ import pyarrow as pa
 import pytest
 from parquet_sets import load, one
 
+from one_module import replace_in
 from sparkdl_runner.data.dataset.manifest import Manifest
-from sparkdl_runner.data.read.memory_plan import MemoryFacts
+from sparkdl_runner.data.read import memory_plan
+from sparkdl_runner.data.read.memory_plan import MemoryFacts, MemoryLimit
+from sparkdl_runner.rank import control_group
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 
 
 @pytest.mark.parametrize(
@@ -35,6 +39,32 @@ def test_what_a_rank_may_have(facts: MemoryFacts, rank_bytes: int) -> None:
 
 def test_this_process_has_some() -> None:
     assert MemoryFacts.here().rank_bytes > 1 << 24
+
+
+def test_the_limits_of_this_process_are_those_of_the_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    soft = (3 * GIB, resource.RLIM_INFINITY)
+    replace_in(monkeypatch, memory_plan, "resource", getrlimit=lambda which: soft)
+    monkeypatch.setattr(control_group, "limit_bytes", lambda: 7 * GIB)
+    facts = MemoryFacts.here()
+    assert (facts.container_bytes, facts.process_bytes, facts.ranks) == (7 * GIB, 3 * GIB, 1)
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    replace_in(monkeypatch, memory_plan, "resource", getrlimit=lambda which: unlimited)
+    assert MemoryFacts.here().process_bytes is None
+
+
+def test_files_have_a_share_of_the_limit_and_remote_ones_more() -> None:
+    limit = MemoryLimit(size_bytes=GIB, rank_bytes=8 * GIB, is_given=True)
+    local, remote = limit.files_bytes(is_local=True), limit.files_bytes(is_local=False)
+    assert GIB // 100 < local < remote < GIB // 4
+
+
+def test_what_the_caller_gives_is_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_memory(monkeypatch, GIB)
+    given, default = MemoryLimit.of(MIB), MemoryLimit.of(None)
+    assert (given.size_bytes, given.is_given) == (MIB, True)
+    assert (default.size_bytes, default.is_given) == (GIB // 4, False)
 
 
 @pytest.fixture
