@@ -169,14 +169,8 @@ class LogClient:
         rank = f"rank {world.rank}"
         notes = []
         if self._heard_at is None:
-            if not self._channel.host:  # The driver has said so before the ranks started.
-                return ()
-            notes.append(
-                f"{rank} on host {world.place} could not reach the driver at {self._place}, so its "
-                "output was not shown: let its host connect to that port (RunConfig.port_range "
-                "says which are taken), or name a network that both have with "
-                "RunConfig.network_interface"
-            )
+            if self._channel.host:  # Else the driver has said so before the ranks started.
+                notes.append(self._unreached(world))
         elif lines := self._outbox.lost_lines:
             notes.append(
                 f"{lines} lines of {rank} were not shown, since the driver could not keep up"
@@ -187,6 +181,14 @@ class LogClient:
                 "not confirm them"
             )
         return tuple(notes)
+
+    def _unreached(self, world: World) -> str:
+        return (
+            f"rank {world.rank} on host {world.place} could not reach the driver at {self._place}, "
+            "so its output was not shown: let its host connect to that port "
+            "(RunConfig.port_range says which are taken), or name a network that both have with "
+            "RunConfig.network_interface"
+        )
 
     def close(self) -> None:
         """Sends what is queued, as far as the driver takes it in time; the rest is dropped."""

@@ -21,7 +21,7 @@ from sparkdl_runner.launch.driver.connect.rank_rows import SCHEMA, RankRows, out
 from sparkdl_runner.launch.driver.connect.session import (
     UNKNOWN,
     in_a_sentence,
-    is_of_another_server,
+    is_stopped_by_user,
     require_session,
     setting,
 )
@@ -179,7 +179,7 @@ class ConnectGang(StageGang):
 
     def application_end(self) -> str:
         """See ``StageGang.application_end``."""
-        if self._session.is_stopped:
+        if is_stopped_by_user(self._session):
             return "its session was stopped"
         return "its server does not answer" if self._query.server_is_lost else ""
 
@@ -193,7 +193,7 @@ class ConnectGang(StageGang):
         """See ``StageGang.explained``."""
         if isinstance(error, RunnerError):  # The query was given up.
             return error
-        if is_of_another_server(error):
+        if self._session.is_stopped and not application_end:
             return RunnerError(UNKNOWN)
         return failure.explain(
             error,

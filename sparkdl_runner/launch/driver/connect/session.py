@@ -18,9 +18,11 @@ from sparkdl_runner.launch.wire import network
 
 ANSWER_SECONDS = 2.0
 _DEFAULT_PORT = 15002
-# Another server answers than the one that made the session; pyspark then closes it.
-_STARTED_AGAIN = r"\[INVALID_HANDLE\.SESSION_CHANGED\]|incorrect server side session identifier"
-_UNKNOWN_SESSION = r"\[NO_ACTIVE_SESSION\]|\[INVALID_HANDLE\.SESSION_(?:NOT_FOUND|CLOSED)\]"
+# As pyspark and the server call a session that the server does not have (any more).
+_UNKNOWN_SESSION = (
+    r"\[NO_ACTIVE_SESSION\]|\[INVALID_HANDLE\.SESSION_(?:CHANGED|NOT_FOUND|CLOSED)\]|"
+    r"incorrect server side session identifier"
+)
 _REFUSED = r"StatusCode\.(?:UNAUTHENTICATED|PERMISSION_DENIED)"
 UNKNOWN = (
     "The Spark Connect server does not know this session any more: it was started again, or the "
@@ -103,9 +105,12 @@ def no_answer(session: Any) -> str:
     )
 
 
-def is_of_another_server(error: Exception) -> bool:
-    """Whether the server was started again, and so has none of its sessions."""
-    return re.search(_STARTED_AGAIN, str(error)) is not None
+def is_stopped_by_user(session: Any) -> bool:
+    """Whether ``stop()`` was called.
+
+    pyspark also closes a session whose server was started again, which then stays the default one.
+    """
+    return bool(session.is_stopped) and getattr(type(session), "_default_session", 0) is not session
 
 
 @contextmanager
@@ -129,11 +134,9 @@ def in_a_sentence(session: Any) -> Iterator[None]:
 
 def _explained(session: Any, error: Exception) -> RunnerError:
     text = str(error)
-    if is_of_another_server(error):
-        return LaunchError(UNKNOWN)
-    if session.is_stopped:
+    if is_stopped_by_user(session):
         return RunCancelledError("The session was stopped before the ranks had started.")
-    if re.search(_UNKNOWN_SESSION, text):
+    if session.is_stopped or re.search(_UNKNOWN_SESSION, text):
         return LaunchError(UNKNOWN)
     if re.search(_REFUSED, text):
         return LaunchError(

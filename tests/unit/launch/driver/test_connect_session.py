@@ -75,13 +75,20 @@ def test_a_stopped_session_is_told_whatever_pyspark_raises():
         raise ValueError("Cannot invoke RPC: Channel closed!")
 
 
-def test_a_server_that_was_started_again_is_told_although_pyspark_closes_the_session():
-    for words in ("[INVALID_HANDLE.SESSION_CHANGED]", "Received incorrect server side session id"):
-        with (
-            pytest.raises(LaunchError, match="does not know this session any more: it was started"),
-            session.in_a_sentence(of("h", is_stopped=True)),
-        ):
-            raise ValueError(words + "entifier for request.")
+class DefaultSession(SimpleNamespace):
+    """pyspark closes one whose server was started again; only ``stop()`` also forgets it."""
+
+    _default_session: DefaultSession | None = None
+
+
+def test_a_server_that_was_started_again_is_told_although_pyspark_closes_the_session(monkeypatch):
+    closed = DefaultSession(is_stopped=True)
+    monkeypatch.setattr(DefaultSession, "_default_session", closed)
+    with (
+        pytest.raises(LaunchError, match="does not know this session any more: it was started"),
+        session.in_a_sentence(closed),
+    ):
+        raise ValueError("[NO_ACTIVE_SESSION] No active Spark session found.")
 
 
 def required(monkeypatch, found):

@@ -323,6 +323,19 @@ def test_an_unreachable_driver_is_said_once_and_the_run_goes_on(server, capsys, 
     assert "does not reach the driver" not in capsys.readouterr().err
 
 
+def test_a_driver_that_is_known_not_to_be_reached_is_not_tried_and_not_told_again(server, capsys):
+    answers = []
+    client = client_of(
+        server, channel=replace(server.channel, host=""), on_assignment=answers.append
+    )
+    wait_for(client._settled.is_set)
+    assert answers == [Gather()], "agents exchange their reports by Spark's barrier at once"
+    client.take(WORLDS[0], Output(["lost"]))
+    assert not client.driver_has_heard()
+    assert client.notes(WORLDS[0]) == ()
+    assert capsys.readouterr().err == ""
+
+
 def test_a_failure_gets_through_a_queue_that_is_full(recorder, monkeypatch):
     monkeypatch.setattr(Message, "most_waiting", 3)
     listener = network.listen("127.0.0.1")
