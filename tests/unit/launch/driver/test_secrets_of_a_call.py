@@ -12,6 +12,7 @@ from sparkdl_runner.base.redaction import HIDDEN, Redactor
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver import mlflow_run
+from sparkdl_runner.launch.driver.calls.chosen_place import ChosenPlace
 from sparkdl_runner.launch.driver.mlflow_run import named_run, secrets_for_ranks, wanted_tracking
 from sparkdl_runner.tracking import Tracking
 from sparkdl_runner.tracking.run.opening import named
@@ -25,7 +26,7 @@ CONFIG = RunConfig(
     tracking=Tracking(run_name=f"with {SECRET}", tags={"note": SECRET, "MY_TOKEN": "abc"}),
     name="shop",
 )
-CALL: Any = SimpleNamespace(tags={"arguments": f"--key {SECRET}"}, experiment=None, work=None)
+CALL: Any = SimpleNamespace(tags={"arguments": f"--key {SECRET}"}, place=ChosenPlace(), work=None)
 
 
 @pytest.mark.parametrize("environment", [None, ["MY_*"], {"PLAIN": "of-no-concern"}])
