@@ -236,13 +236,13 @@ def prepared(
 
 
 def _prepare_mlflow(settings: TrainSettings, work: OfFunction | OfModel) -> None:
-    wanted, tracking = settings.wanted_tracking, _tracking(settings, work)
+    wanted, tracking = settings.wanted_tracking, tracking_of(settings, work)
     # What the job adds to the run goes to the function's store, if it chooses one.
     if wanted or (wanted is None and tracking.tracking_uri is not None):
         mlflow_run.use(tracking)
 
 
-def _tracking(settings: TrainSettings, work: OfFunction | OfModel) -> Tracking:
+def tracking_of(settings: TrainSettings, work: OfFunction | OfModel) -> Tracking:
     """Where the runner will find or make the MLflow run."""
     place = chosen_place(work.main, work.parameters(settings.hyperparameters))
     return at_place(settings.wanted_tracking or Tracking(), place)
@@ -256,7 +256,7 @@ def _named_run(settings: TrainSettings, work: OfFunction | OfModel) -> NamedRun:
     """
     from sparkdl_runner.tracking.run.opening.named import NamedRun
 
-    tracking, name = _tracking(settings, work), settings.name or ""
+    tracking, name = tracking_of(settings, work), settings.name or ""
     rerun, secrets = settings.rerun_finished, secrets_for_ranks(settings.run_config.environment)
     return NamedRun(tracking, name, work_of(work.main), rerun_finished=rerun, secrets=secrets)
 

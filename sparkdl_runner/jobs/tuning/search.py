@@ -15,7 +15,7 @@ from sparkdl_runner.base.nearest import did_you_mean
 from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.base.time_limits import called_after
 from sparkdl_runner.errors import LaunchError, RunCancelledError, RunnerError, WorkerError
-from sparkdl_runner.jobs.training import Training, mlflow_run
+from sparkdl_runner.jobs.training import Training, mlflow_run, tracking_of
 from sparkdl_runner.jobs.tuning.plots import log_plots
 from sparkdl_runner.jobs.tuning.pruning import Pruning
 from sparkdl_runner.jobs.tuning.settings import TuneSettings
@@ -81,6 +81,8 @@ class Search:
         """The run of the study: a new one, or that of an earlier search."""
         import mlflow
 
+        # Trials will be where their function chooses, and MLflow shows none below a run elsewhere.
+        self._tracking = tracking_of(self._settings, self._training.work)
         search, tracking = self._settings.tune, self._tracking
         make_default_store(tracking)
         if tracking.experiment is not None:

@@ -32,8 +32,9 @@ def wanted_tracking(config: RunConfig, call: Call, name: RunName) -> Tracking | 
     A function that calls MLflow gets one. Without it, each rank would make a run of its own.
     """
     wanted = config.tracking
-    is_used = name.below is not None or call.calls_mlflow
-    if wanted is False or (wanted is None and not is_set_up(is_used=is_used)):
+    if wanted is False:
+        return None
+    if wanted is None and not is_set_up(is_used=name.below is not None or call.calls_mlflow):
         return None
     settings = at_place(wanted if isinstance(wanted, Tracking) else Tracking(), call.place)
     redact = Redactor([*secrets_of(), *secrets_for_ranks(config.environment)])

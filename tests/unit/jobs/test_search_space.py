@@ -95,6 +95,33 @@ def test_as_many_trials_at_once_as_have_slots(monkeypatch, num_proc, parallel, a
     assert set(asked) <= {("a context", "a GPU for each rank")}, "slots for what ranks ask for"
 
 
+def in_an_experiment(experiment: str) -> None:
+    mlflow = SimpleNamespace()
+    mlflow.set_experiment(experiment)
+
+
+def test_a_search_is_where_its_function_has_its_runs(monkeypatch):
+    found = []
+
+    def stop(tracking: Tracking) -> None:
+        found.append(tracking.experiment)
+        raise RunnerError("seen")
+
+    monkeypatch.setattr(search, "make_default_store", stop)
+    monkeypatch.setattr(search.Search, "_parallel", lambda self: 1)
+    hyperparameters = {"experiment": "nightly"}
+    settings = SimpleNamespace(
+        wanted_tracking=None,
+        tune=load(SearchSettings, None, SMALL),
+        hyperparameters=hyperparameters,
+    )
+    work = SimpleNamespace(main=in_an_experiment, parameters=dict)
+    one = search.Search(settings, SimpleNamespace(spark=None, work=work))
+    with pytest.raises(RunnerError, match="seen"), one._parent_run():
+        pass
+    assert found == ["nightly"]
+
+
 def test_the_first_trial_that_cannot_be_kept_ends_those_that_run_beside_it(monkeypatch):
     monkeypatch.setattr(search.Search, "_parallel", lambda self: 2)
     cancelled = []

@@ -26,9 +26,7 @@ CONFIG = RunConfig(
     tracking=Tracking(run_name=f"with {SECRET}", tags={"note": SECRET, "MY_TOKEN": "abc"}),
     name="shop",
 )
-CALL: Any = SimpleNamespace(
-    tags={"arguments": f"--key {SECRET}"}, calls_mlflow=True, place=ChosenPlace(), work=None
-)
+CALL: Any = SimpleNamespace(tags={"arguments": f"--key {SECRET}"}, place=ChosenPlace(), work=None)
 
 
 @pytest.mark.parametrize("environment", [None, ["MY_*"], {"PLAIN": "of-no-concern"}])
