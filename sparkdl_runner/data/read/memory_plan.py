@@ -177,7 +177,8 @@ class MemoryPlan:
         usual = block_rows // page_rows + 2
         # Small row groups are read whole: what is left of each would stay in Arrow's memory.
         ahead_rows = min(_AHEAD_BYTES // row_bytes, costs.mean_group_rows)
-        together = costs.partly_read(order, lanes) * ahead_rows // page_rows
+        # A quarter more, since the last page of a block is not full.
+        together = 5 * costs.partly_read(order, lanes) * ahead_rows // (4 * page_rows)
         # One half is used while the other is read.
         most_pages = 2 * max(lanes * usual, together)
         page_limit = max(lanes * usual, min(most_pages, left // page_bytes))
