@@ -175,10 +175,12 @@ class MemoryPlan:
         page_bytes = page_rows * (row_bytes + PLACE_BYTES)
         block_rows = min(order.block_rows, int(order.lane_rows[0]))
         usual = block_rows // page_rows + 2
-        ahead_bytes = min(_AHEAD_BYTES, costs.mean_group_rows * row_bytes)
-        together = costs.partly_read(order, lanes) * ahead_bytes
+        # Small row groups are read whole: what is left of each would stay in Arrow's memory.
+        ahead_rows = min(_AHEAD_BYTES // row_bytes, costs.mean_group_rows)
+        # A quarter more, since the last page of a block is not full.
+        together = 5 * costs.partly_read(order, lanes) * ahead_rows // (4 * page_rows)
         # One half is used while the other is read.
-        most_pages = 2 * max(lanes * usual, together // page_bytes)
+        most_pages = 2 * max(lanes * usual, together)
         page_limit = max(lanes * usual, min(most_pages, left // page_bytes))
         whole_rows = max(1, min(most_rows, decoding // threads // 3 // row_bytes))
         if whole_rows >= page_rows:
