@@ -44,10 +44,14 @@ class ProbeTask:
             "python": platform.python_version(),
             "spark": pyspark.__version__,
             "package": self._version(),
-            "missing": [one for one in self.modules if importlib.util.find_spec(one) is None],
+            "missing": [one for one in self.modules if not self._is_there(one)],
             "reached": [list(one) for one in self.addresses if self._reaches(*one)],
         }
         yield pa.RecordBatch.from_arrays([pa.array([json.dumps(told)])], ["told"])
+
+    def _is_there(self, module: str) -> bool:
+        # To look for "torch.distributed" would import torch.
+        return importlib.util.find_spec(module.partition(".")[0]) is not None
 
     def _version(self) -> str | None:
         if importlib.util.find_spec(self.package) is None:
