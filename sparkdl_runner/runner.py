@@ -140,7 +140,16 @@ class DistributedRunner:
         """
         call, stop, latest = Call.of(main, args, kwargs), StopRequest(), LatestProgress()
         future: RunFuture[T] = RunFuture(stop, latest)
-        future.start(lambda: cast(T, self._run(call, stop, [latest])))
+
+        def made() -> T:
+            return cast(T, self._run(call, stop, [latest]))
+
+        if self.num_proc >= 0 and is_spark_connect():
+            from sparkdl_runner.launch.driver.connect.session import in_this_session
+
+            future.start(in_this_session(made))
+        else:
+            future.start(made)
         return future
 
     def run_script(

@@ -42,15 +42,14 @@ def walled_off(tmp_path_factory: pytest.TempPathFactory, bare: str):
 
 
 @pytest.fixture
-def session(walled_off: ConnectServer, connect_mode: None):
-    """The session of this process."""
+def session(walled_off: ConnectServer, connect_mode: None, monkeypatch: pytest.MonkeyPatch):
+    """This thread's session; the process may have another one."""
     from pyspark.sql.connect.session import SparkSession
 
     made = SparkSession.builder.remote(walled_off.url).create()
-    SparkSession._set_default_and_active_session(made)
+    monkeypatch.setattr(SparkSession._active_session, "session", made)
     yield made
     made.stop()
-    SparkSession._default_session = None
 
 
 def wait_here(*, is_killed: bool) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import atexit
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlparse
 from weakref import WeakSet
 
@@ -31,6 +31,7 @@ UNKNOWN = (
     "stop() this one, then SparkSession.builder.remote(…).getOrCreate()."
 )
 _seen: WeakSet[Any] = WeakSet()
+_T = TypeVar("_T")
 
 
 def require_session() -> Any:
@@ -71,6 +72,19 @@ def require_session() -> Any:
             f"'pyspark[connect]=={version}')."
         )
     return session
+
+
+def in_this_session(call: Callable[[], _T]) -> Callable[[], _T]:
+    """Has another thread make the call in this thread's session, not in the process's first one."""
+    from pyspark.sql.connect.session import SparkSession
+
+    session = SparkSession.getActiveSession()
+
+    def made() -> _T:
+        SparkSession._active_session.session = session
+        return call()
+
+    return made
 
 
 def setting(session: Any, name: str) -> str | None:
