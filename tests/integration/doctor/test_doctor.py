@@ -295,4 +295,4 @@ def test_the_report_for_a_person_is_aligned_and_ends_with_what_to_do():
     assert lines[problem].startswith("PROBLEM spark.connect     The master is sc://somewhere")
     assert lines[problem + 1].startswith(" " * 26)
     assert max(map(len, lines)) <= 100
-    assert any(line.startswith(" " * 26 + "-> Run on a cluster with a classic") for line in lines)
+    assert any(line.startswith(" " * 26 + "-> Use one (on Databricks: dedicated") for line in lines)
