@@ -135,6 +135,6 @@ def _unpack(folder: Path) -> None:
         return
     table = pa.concat_tables(pq.read_table(path) for path in packed)
     for row in table.sort_by([("name", "ascending"), ("part", "ascending")]).to_pylist():
-        # Whoever wrote the folder may have named another place.
+        # A name may hold a path, of which only the last part is used.
         with open(folder / Path(row["name"]).name, "ab") as file:
             file.write(row["content"])

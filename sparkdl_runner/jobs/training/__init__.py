@@ -237,13 +237,13 @@ def prepared(
 
 def _prepare_mlflow(settings: TrainSettings, work: OfFunction | OfModel) -> None:
     wanted, tracking = settings.wanted_tracking, tracking_of(settings, work)
-    # What the job adds to the run goes to the function's store, if it chooses one.
+    # The function may choose a store: then what the job adds to the run goes there, too.
     if wanted or (wanted is None and tracking.tracking_uri is not None):
         mlflow_run.use(tracking)
 
 
 def tracking_of(settings: TrainSettings, work: OfFunction | OfModel) -> Tracking:
-    """Where the runner will find or make the MLflow run."""
+    """The store and the experiment in which the runner opens the MLflow run."""
     place = chosen_place(work.main, work.parameters(settings.hyperparameters))
     return at_place(settings.wanted_tracking or Tracking(), place)
 

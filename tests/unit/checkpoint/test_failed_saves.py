@@ -170,7 +170,7 @@ class HurryInThePause(threading.Event):
 
 @pytest.mark.parametrize(("set_before", "expected_calls"), [(True, 1), (False, 2)])
 def test_a_hurry_leaves_out_the_pauses(tmp_path, set_before, expected_calls):
-    """What was waiting is tried once more, since the last moment to write is now."""
+    """Tries once more to write what waits: there is no later chance."""
     hurry, calls = HurryInThePause(), []
     if set_before:
         hurry.set()

@@ -26,7 +26,7 @@ from sparkdl_runner.launch.driver.stop_request import StopRequest
 from sparkdl_runner.launch.wire import network
 
 PACKAGE = "sparkdl_runner"
-# What an agent imports, besides this package and pyspark.
+# Packages that an agent imports, besides this one and pyspark.
 NEEDED = ("cloudpickle", "numpy", "psutil", "pyarrow")
 # As many rows as give each core a task.
 _ROWS = 1 << 20
@@ -39,7 +39,7 @@ _HIDING = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism")
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What the probe has found."""
+    """What the probe has found out about a session's executors."""
 
     slots: int | None
     """How many ranks run at once; None if that cannot be told."""

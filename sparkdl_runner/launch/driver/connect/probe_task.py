@@ -20,7 +20,7 @@ class ProbeTask:
     """Tells in a line of JSON what the task's host has, and whom it reaches."""
 
     addresses: Sequence[tuple[str, int]]
-    """Where the client listens for this question."""
+    """The addresses and ports to try, at which the client listens."""
     token: bytes
     """What it says there: another process may listen at the same address of another host."""
     modules: Sequence[str]

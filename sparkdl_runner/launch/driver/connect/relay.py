@@ -21,7 +21,7 @@ from typing import Any
 SILENCE_SECONDS = 10.0
 # A question travels in the text of a query, an answer in the schema of its result.
 _MOST_AT_ONCE = 1 << 20
-# What a link keeps that the other end has not confirmed; then the sender waits.
+# A link keeps so many bytes that the other end has not confirmed; then its sender waits.
 _MOST_KEPT = 4 << 20
 _LINE_BYTES = 64 << 20
 # Each is an agent, or a stranger.
@@ -71,7 +71,7 @@ class Link:
             self._moved.set()
 
     def told(self) -> dict[str, Any]:
-        """What the other end is to take."""
+        """A message with the next bytes that the other end has not confirmed."""
         some = bytes(self._kept[:_MOST_AT_ONCE])
         return {
             "at": self._confirmed,

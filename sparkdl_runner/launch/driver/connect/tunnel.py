@@ -150,7 +150,7 @@ def _registered(session: Any) -> Callable[..., str]:
 
     def ask(*question: Any) -> str:
         packed = b64encode(json.dumps(question).encode()).decode()
-        # What session.sql gives is analyzed twice.
+        # session.sql would have the server analyze the query twice.
         query = plans.SQL(f"SELECT * FROM {name}('{packed}')")  # noqa: S608
         return str(frames.DataFrame(query, session).schema[0].metadata["answer"])
 

@@ -1,4 +1,4 @@
-"""What agents send through a relay arrives whole and once, and a relay ends when nobody asks it."""
+"""A relay carries all bytes, each once, and ends when its client asks nothing."""
 
 from __future__ import annotations
 
