@@ -6,9 +6,10 @@ import os
 import subprocess
 
 
-def ip(*arguments: str) -> None:
-    """Runs iproute2's ``ip``."""
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+def ip(*arguments: str) -> str:
+    """Runs iproute2's ``ip``. Returns what it prints."""
+    done = subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+    return done.stdout
 
 
 def why_not() -> str | None:

@@ -85,6 +85,10 @@ def _start(question: Question) -> SparkContext:
     configuration.setMaster(master).setAppName("sparkdl-runner doctor")
     configuration.set("spark.ui.showConsoleProgress", "false")
     configuration.set("spark.ui.enabled", "false")
+    # Executors fetch a task's code from one another too. Where a firewall drops what they send,
+    # each fetch would wait for two minutes, and no task would be there to tell of the firewall.
+    configuration.setIfMissing("spark.shuffle.io.connectionCreationTimeout", "3s")
+    configuration.setIfMissing("spark.shuffle.io.maxRetries", "0")
     return SparkContext.getOrCreate(configuration)
 
 

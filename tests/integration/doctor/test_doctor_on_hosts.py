@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,11 @@ def drop_what_comes(hosts: Hosts, *, to: int, source: int) -> None:
     ip("-n", name, "rule", "add", "pref", "100", "lookup", "local")
     ip("-n", name, "rule", "delete", "pref", "0")
     ip("-n", name, "rule", "add", "pref", "50", "from", hosts.addresses[source], "blackhole")
+    # A firewall lets hosts find each other on their network, which the rule above would end.
+    found = ip("-n", name, "-json", "link", "show", "dev", hosts.interfaces[to])
+    neighbour = (hosts.addresses[to], "lladdr", json.loads(found)[0]["address"])
+    way = ("dev", hosts.interfaces[source])
+    ip("-n", hosts.names[source], "neighbour", "replace", *neighbour, *way)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +81,8 @@ def ill(hosts, tmp_path_factory) -> Iterator[Doctor]:
             *("--conf", f"spark.driver.host={hosts.driver}"),
             *("--conf", "spark.executor.memory=600m", "--conf", "spark.executor.cores=2"),
             *("--conf", "spark.ssl.enabled=true"),
+            # The code of a task in so many parts that some are fetched from the other host.
+            *("--conf", "spark.broadcast.blockSize=4k"),
             SPARK_LOCAL_IP=hosts.driver,
         )
     finally:
