@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-import sparkdl_runner
 from sparkdl_runner.base.nearest import did_you_mean
+from sparkdl_runner.base.version import __version__
 from sparkdl_runner.cli.command_line import Parser, guarded
 from sparkdl_runner.errors import ConfigError, LaunchError
 
@@ -79,7 +79,7 @@ def _run(argv: Sequence[str], chosen: str) -> int | None:
         epilog=f"{_listed()}\n\n{_EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=sparkdl_runner.__version__)
+    parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", help="one of these:")
     if chosen:
         found = _import(chosen, _COMMANDS[chosen][0])

@@ -20,6 +20,7 @@ from pyspark.ml.util import (
     MLWritable,
 )
 
+from sparkdl_runner.base.version import __version__
 from sparkdl_runner.data.dataset.place import application_id
 from sparkdl_runner.estimator.prediction.frame import (
     as_network_takes,
@@ -259,8 +260,6 @@ class TorchModelWriter(OverwritingWriter):
 
     def saveImpl(self, path: str) -> None:  # noqa: N802 - the name is Spark's
         """Writes the model to any store that Spark writes to."""
-        import sparkdl_runner
-
         model = self._model
         with tempfile.TemporaryDirectory(prefix="sparkdl_runner-model-") as temporary:
             folder = Path(temporary)
@@ -271,7 +270,7 @@ class TorchModelWriter(OverwritingWriter):
                 description=model.description,
                 factory=model._factory,
                 about={
-                    "sparkdl_runner": sparkdl_runner.__version__,
+                    "sparkdl_runner": __version__,
                     "reading": model._reading,
                     "history": model.history,
                     "run_id": model.run_id,
@@ -333,9 +332,7 @@ class TorchModelReader(MLReader["TorchModel"]):
 def _tell_of_versions(about: Any) -> None:
     import torch
 
-    import sparkdl_runner
-
-    now = {"torch": torch.__version__, "sparkdl_runner": sparkdl_runner.__version__}
+    now = {"torch": torch.__version__, "sparkdl_runner": __version__}
     there = {name: about.get(name) for name in now}
     others = [f"{name} {there[name]}" for name, version in now.items() if there[name] != version]
     if others:
