@@ -201,4 +201,7 @@ class Layout:
     @property
     def batch_row_bytes(self) -> int:
         """Bytes of one row in a batch, and of what was kept to make it."""
-        return self.row_bytes + sum(output.row_bytes for output in self._late_outputs)
+        late = sum(output.row_bytes for output in self._late_outputs)
+        # Padding adds to these, which is not known.
+        collated = sum(c.row_bytes for c in self.columns if isinstance(c, CollatedColumn))
+        return self.row_bytes + late + collated

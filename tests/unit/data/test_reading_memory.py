@@ -6,10 +6,14 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from parquet_sets import one
 
+from sparkdl_runner.data.batches.columns.plan import plan_columns
 from sparkdl_runner.data.batches.expectations import check_memory
 from sparkdl_runner.data.dataset.manifest import ColumnInfo, Manifest
+from sparkdl_runner.data.decode.columns import ColumnOptions
 from sparkdl_runner.data.order.defaults import DefaultOrder
 from sparkdl_runner.data.order.plan import Order
 from sparkdl_runner.data.read.costs import DataCosts, default_order
@@ -291,3 +295,13 @@ def test_a_row_that_is_larger_than_the_limit_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="'text' has a row that takes 73,400,320 bytes once"):
         check_memory(limit(64 * MIB), data, order, 8)
     check_memory(limit(80 * MIB), data, order, 8)
+
+
+@pytest.mark.parametrize("options", [{"pad": "longest"}, {"pack": {"tokens": 4096}}])
+def test_rows_that_are_collated_are_there_twice_as_kept_and_as_arrays(tmp_path, options):
+    rows = pa.table({"tokens": [list(range(100 * (n % 2))) for n in range(30)]})
+    manifest = one(tmp_path, rows)
+    kept = plan_columns(manifest, ColumnOptions(ragged=("tokens",)))
+    collated = plan_columns(manifest, ColumnOptions(**options))
+    assert collated.row_bytes == kept.row_bytes == kept.batch_row_bytes
+    assert collated.batch_row_bytes == 2 * collated.row_bytes
