@@ -35,18 +35,18 @@ def sentence(worlds: Sequence[World], stacks: Mapping[int, Stacks], waited: str)
     hosts = {world.host_id: world for world in worlds}
     if len(worlds) == 1:
         return f"Rank {worlds[0].rank} is the last that runs, and waits for others: it {waited}"
-    told = f"All {len(worlds):,} ranks wait for one another, and none is late: each {waited}"
+    text = f"All {len(worlds):,} ranks wait for one another, and none is late: each {waited}"
     places = {_main_thread(stacks[world.rank].text) for world in worlds if world.rank in stacks}
     if links := _broken_links(worlds, stacks):
-        return f"{told} Messages are not acknowledged {links}: look at the network there."
+        return f"{text} Messages are not acknowledged {links}: look at the network there."
     if len(places) > 1:
-        told += (
+        text += (
             f" They wait at {len(places):,} places: ranks that call different collective "
             "operations, or the same in another order, wait like this for ever."
         )
     if len(hosts) == 1:
-        return f"{told} All are on host {worlds[0].host}, so no network between hosts is to blame."
-    return f"{told} Look at the network between {_named(hosts.values())}."
+        return f"{text} All are on host {worlds[0].host}, so no network between hosts is to blame."
+    return f"{text} Look at the network between {_named(hosts.values())}."
 
 
 def collective_wait_message(
@@ -60,16 +60,18 @@ def collective_wait_message(
         config: Has the deadline.
     """
     limit = config.hang_timeout_seconds
-    ends = [Outcome(world=one, status=Status.RETURNED, ended_at=time.time()) for one in returned]
+    ends = [
+        Outcome(world=world, status=Status.RETURNED, ended_at=time.time()) for world in returned
+    ]
     then = "waits for ever (hang_timeout_seconds=None)"
     if limit is not None:
         then = f"ends after hang_timeout_seconds={limit:g}"
-    told = (
+    message = (
         f"{who(waiting)} {'waits' if len(waiting) == 1 else 'wait'} for other ranks, without "
         f"progress for {LEFT_SECONDS:g} s. {returned_before(ends)} If nothing changes, the run "
         f"{then}; cancel it to have it end now."
     )
-    return "\n".join([told, *grouped_stacks(waiting)])
+    return "\n".join([message, *grouped_stacks(waiting)])
 
 
 def grouped_stacks(outcomes: Sequence[Outcome]) -> list[str]:
@@ -78,13 +80,13 @@ def grouped_stacks(outcomes: Sequence[Outcome]) -> list[str]:
     for outcome in outcomes:
         alike.setdefault(_THREAD.sub("", outcome.traceback), []).append(outcome)
     groups = sorted(alike.values(), key=len)
-    told = [
+    paragraphs = [
         f"Stacks of {who(ends)}:\n{indented(cut(ends[0].traceback, MOST_STACK_CHARACTERS))}"
         for ends in groups[:MOST_LINES]
     ]
     if count := sum(map(len, groups[MOST_LINES:])):
-        told.append(f"The stacks of {count:,} more ranks differ from these.")
-    return told
+        paragraphs.append(f"The stacks of {count:,} more ranks differ from these.")
+    return paragraphs
 
 
 def _broken_links(worlds: Sequence[World], stacks: Mapping[int, Stacks]) -> str:
@@ -98,9 +100,12 @@ def _broken_links(worlds: Sequence[World], stacks: Mapping[int, Stacks]) -> str:
         if address in at and at[address].host_id != world.host_id
     }
     hosts = {world.host_rank: world for world in worlds}
-    told = [f"between {_named(hosts[one] for one in link)}" for link in sorted(links)[:MOST_HOSTS]]
+    pairs = [
+        f"between {_named(hosts[host_rank] for host_rank in link)}"
+        for link in sorted(links)[:MOST_HOSTS]
+    ]
     more = [f"{len(links) - MOST_HOSTS:,} more pairs"] if len(links) > MOST_HOSTS else []
-    return ", ".join([*told, *more])
+    return ", ".join([*pairs, *more])
 
 
 def _main_thread(text: str) -> str:
@@ -110,7 +115,7 @@ def _main_thread(text: str) -> str:
 
 def _named(worlds: Iterable[World]) -> str:
     """Hosts, each with its address, as hosts may share a name."""
-    told = [f"{world.host} ({world.address})" for world in worlds]
-    if len(told) > MOST_HOSTS:
-        return ", ".join(told[:MOST_HOSTS]) + f" and {len(told) - MOST_HOSTS:,} more hosts"
-    return " and ".join(filter(None, (", ".join(told[:-1]), told[-1])))
+    names = [f"{world.host} ({world.address})" for world in worlds]
+    if len(names) > MOST_HOSTS:
+        return ", ".join(names[:MOST_HOSTS]) + f" and {len(names) - MOST_HOSTS:,} more hosts"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -29,19 +29,19 @@ def check_joined(outcomes: Sequence[Outcome], config: RunConfig) -> str:
     required = config.require_collectives
     if required is False or len(outcomes) < 2:
         return ""
-    if any(one.has_joined or one.status != Status.RETURNED for one in outcomes):
+    if any(outcome.has_joined or outcome.status != Status.RETURNED for outcome in outcomes):
         return ""
     if required is None and outcomes[0].of_each:
         return ""
-    told = _sentence(len(outcomes), outcomes[0].world.backend)
+    text = _sentence(len(outcomes), outcomes[0].world.backend)
     if required:
         raise RanksApartError(
-            f"{told} This is an error since require_collectives is True. If the ranks are meant to "
+            f"{text} This is an error since require_collectives is True. If the ranks are meant to "
             "be independent, leave it out."
         )
-    told += " If the ranks are meant to be independent, set RunConfig(require_collectives=False)."
-    tell(told)
-    return told
+    text += " If the ranks are meant to be independent, set RunConfig(require_collectives=False)."
+    tell(text)
+    return text
 
 
 def _sentence(ranks: int, backend: str) -> str:

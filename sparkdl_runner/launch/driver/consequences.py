@@ -15,7 +15,7 @@ _MOST_RANGES = 8
 def consequences(outcomes: Sequence[Outcome]) -> list[str]:
     """A paragraph on the ranks that failed because something else had; none if none did."""
     alike: dict[str, list[Outcome]] = {}
-    for outcome in sorted(outcomes, key=lambda one: one.world.rank):
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.world.rank):
         if outcome.is_failure:
             alike.setdefault(_what_happened(outcome), []).append(outcome)
     if not alike:
@@ -28,7 +28,7 @@ def consequences(outcomes: Sequence[Outcome]) -> list[str]:
 
 def returned_before(outcomes: Sequence[Outcome]) -> str:
     """Says of ranks that lost their peers that some of these had returned; "" if none had."""
-    ranks = sorted(one.world.rank for one in outcomes if one.status == Status.RETURNED)
+    ranks = sorted(outcome.world.rank for outcome in outcomes if outcome.status == Status.RETURNED)
     if not ranks:
         return ""
     who = f"Rank {ranks[0]} has" if len(ranks) == 1 else f"Ranks {_ranges(ranks)} have"
@@ -59,14 +59,14 @@ def cut(text: str, most: int) -> str:
 
 def _what_happened(outcome: Outcome) -> str:
     if outcome.status.is_drivers_finding:
-        told = outcome.message
+        text = outcome.message
     elif outcome.is_communication_error:
-        told = f"lost its peers ({outcome.exception})"
+        text = f"lost its peers ({outcome.exception})"
     elif outcome.status == Status.FAILED:
-        told = f"raised {outcome.exception}: {outcome.message}"
+        text = f"raised {outcome.exception}: {outcome.message}"
     else:
-        told = end_of(outcome)
-    return cut(told, MOST_CHARACTERS)
+        text = end_of(outcome)
+    return cut(text, MOST_CHARACTERS)
 
 
 def _line(what: str, ends: Sequence[Outcome]) -> str:
@@ -77,19 +77,19 @@ def who(ends: Sequence[Outcome]) -> str:
     """Ranks, which are in ascending order, and their hosts."""
     if len(ends) == 1:
         return f"rank {ends[0].world.rank} on host {ends[0].world.place}"
-    hosts = {one.world.host_id for one in ends}
+    hosts = {end.world.host_id for end in ends}
     where = f"{len(hosts):,} hosts" if len(hosts) > 1 else f"host {ends[0].world.place}"
-    ranks = _ranges(one.world.rank for one in ends)
+    ranks = _ranges(end.world.rank for end in ends)
     return f"{len(ends):,} ranks ({ranks}) on {where}"
 
 
 def _ranges(ranks: Iterable[int]) -> str:
     """Ascending numbers in words: 0 to 3, 5."""
-    found: list[list[int]] = []
+    spans: list[list[int]] = []
     for rank in ranks:
-        if found and rank == found[-1][1] + 1:
-            found[-1][1] = rank
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
         else:
-            found.append([rank, rank])
-    told = [str(first) if first == last else f"{first} to {last}" for first, last in found]
-    return ", ".join([*told[:_MOST_RANGES], *(["…"] if len(told) > _MOST_RANGES else [])])
+            spans.append([rank, rank])
+    texts = [str(first) if first == last else f"{first} to {last}" for first, last in spans]
+    return ", ".join([*texts[:_MOST_RANGES], *(["…"] if len(texts) > _MOST_RANGES else [])])

@@ -112,7 +112,7 @@ def lost_ranks(running: Sequence[SeenRank], now: float, config: RunConfig) -> li
     """
     limit = config.heartbeat_timeout_seconds
     lost = []
-    for rank in [one for one in running if one.returned_at is None] or running:
+    for rank in [rank for rank in running if rank.returned_at is None] or running:
         seconds = now - rank.heard_at
         if rank.gone_at is not None and now - rank.gone_at > GONE_SECONDS:
             lost += gone_ranks([rank])
@@ -130,10 +130,12 @@ def with_reason(failure: Outcome, reason: str) -> Outcome:
     """A lost rank with Spark's reason, or another failure as it is."""
     if failure.status != Status.LOST:
         return failure
-    told = f"is lost: {reason}."
+    message = f"is lost: {reason}."
     if failure.message.startswith(_RETURNED):
-        told = f"{_RETURNED}{told} Spark then ended all ranks, before rank 0's value had come."
-    return replace(failure, message=told)
+        message = (
+            f"{_RETURNED}{message} Spark then ended all ranks, before rank 0's value had come."
+        )
+    return replace(failure, message=message)
 
 
 def gone_ranks(running: Sequence[SeenRank]) -> list[Outcome]:
@@ -233,7 +235,7 @@ def _idle(begun: Looks, limit: float) -> Stuck:
 def _not_joined(begun: Looks, unseen: list[SeenRank], now: float, limit: float) -> Stuck:
     # Time in which a rank was still importing does not count.
     since_all_began = now - max((rank.importing_at for rank, _ in begun), default=now)
-    seconds = min(since_all_began, max((one.joining_seconds for _, one in begun), default=0.0))
+    seconds = min(since_all_began, max((signs.joining_seconds for _, signs in begun), default=0.0))
     if seconds <= limit:
         return []
     absent = unseen + [rank for rank, signs in begun if signs.joining_seconds == 0]

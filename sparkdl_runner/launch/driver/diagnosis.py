@@ -46,7 +46,9 @@ def result_of(outcomes: Sequence[Outcome], run: str) -> Any:
     cause = root_cause(outcomes)
     if cause is not None:
         raise to_error(cause, outcomes)
-    returned = {one.world.rank: one for one in outcomes if one.status == Status.RETURNED}
+    returned = {
+        outcome.world.rank: outcome for outcome in outcomes if outcome.status == Status.RETURNED
+    }
     if 0 not in returned:
         raise RunnerError(_why_stopped(outcomes))
     for outcome in outcomes:
@@ -61,7 +63,9 @@ def result_of(outcomes: Sequence[Outcome], run: str) -> Any:
 
 
 def _why_stopped(outcomes: Sequence[Outcome]) -> str:
-    fenced = [one for one in outcomes if one.status == Status.STOPPED and one.message]
+    fenced = [
+        outcome for outcome in outcomes if outcome.status == Status.STOPPED and outcome.message
+    ]
     if not fenced:
         return "The ranks were stopped before rank 0 had returned its value."
     world = fenced[0].world
@@ -110,7 +114,9 @@ def with_failures(outcomes: Sequence[Outcome], failures: Sequence[Outcome]) -> l
     Returns:
         Those of failures first, in their order.
     """
-    judged = {one.world.rank: one for one in failures if one.status.is_drivers_finding}
+    judged = {
+        outcome.world.rank: outcome for outcome in failures if outcome.status.is_drivers_finding
+    }
     known = [
         replace(
             judged.pop(outcome.world.rank),
@@ -122,8 +128,10 @@ def with_failures(outcomes: Sequence[Outcome], failures: Sequence[Outcome]) -> l
         for outcome in outcomes
     ]
     known += judged.values()
-    heard = {one.world.rank: -number for number, one in enumerate(reversed(failures), start=1)}
-    return sorted(known, key=lambda one: heard.get(one.world.rank, 0))
+    heard = {
+        outcome.world.rank: -number for number, outcome in enumerate(reversed(failures), start=1)
+    }
+    return sorted(known, key=lambda outcome: heard.get(outcome.world.rank, 0))
 
 
 def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> RunnerError:
@@ -141,23 +149,23 @@ def to_error(cause: Outcome, outcomes: Sequence[Outcome]) -> RunnerError:
     if cause.status == Status.CANCELLED:
         return RunCancelledError(cause.message)
     if cause.status == Status.FAILED:
-        told = cut(cause.message, MOST_MESSAGE_CHARACTERS)
-        summary = f"{place} raised {cause.exception}: {told}".rstrip(": ")
+        text = cut(cause.message, MOST_MESSAGE_CHARACTERS)
+        summary = f"{place} raised {cause.exception}: {text}".rstrip(": ")
     elif cause.status == Status.WAITING:
         summary = cause.message
     else:
         summary = f"{place} {end_of(cause)}"
     parts = [summary]
-    if cause.is_communication_error and (told := returned_before(outcomes)):
-        parts.append(told)
+    if cause.is_communication_error and (note := returned_before(outcomes)):
+        parts.append(note)
     if cause.status == Status.WAITING:
-        waiting = [one for one in outcomes if one.status == Status.WAITING]
-        outcomes = [one for one in outcomes if one.status != Status.WAITING]
-        parts += grouped_stacks(sorted(waiting, key=lambda one: one.world.rank))
+        waiting = [outcome for outcome in outcomes if outcome.status == Status.WAITING]
+        outcomes = [outcome for outcome in outcomes if outcome.status != Status.WAITING]
+        parts += grouped_stacks(sorted(waiting, key=lambda outcome: outcome.world.rank))
     elif cause.traceback:
         what = "Stacks" if cause.status == Status.HUNG else "Traceback"
-        told = indented(cut(cause.traceback, MOST_TRACEBACK_CHARACTERS))
-        parts.append(f"{what} of rank {world.rank}:\n{told}")
+        text = indented(cut(cause.traceback, MOST_TRACEBACK_CHARACTERS))
+        parts.append(f"{what} of rank {world.rank}:\n{text}")
     if cause.output_tail:
         tail = "\n".join(cause.output_tail)
         parts.append(f"Last output of rank {world.rank}:\n{indented(tail)}")

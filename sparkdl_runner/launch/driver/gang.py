@@ -83,8 +83,8 @@ class Gang(ABC):
         self._values = ReturnedValues(attempt.run)
         self._ending = threading.Lock()
         self._timer: threading.Timer | None = None
-        for one in reports:
-            one.begin(self.cancel)
+        for taker in reports:
+            taker.begin(self.cancel)
 
     @abstractmethod
     def run(self) -> list[Outcome]:
@@ -128,16 +128,18 @@ class Gang(ABC):
                 if (difference := self._plans.compare(world, plan)) is not None:
                     self.failed(_differs(world, difference))
             case Unsent(count):
-                self._pass_on(lambda one: one.unsent(world, count))
+                self._pass_on(lambda taker: taker.unsent(world, count))
             case HostMetrics(values):
-                self._pass_on(lambda one: one.host_metrics(world, values))
+                self._pass_on(lambda taker: taker.host_metrics(world, values))
             case FilePart(name, data, is_first):
-                self._pass_on(lambda one: one.file_part(world, name, data, is_first=is_first))
+                self._pass_on(lambda taker: taker.file_part(world, name, data, is_first=is_first))
             case Figure(_, png):
                 with self._tolerance():
                     kept_as = self._figures.show(world, message)
                     if kept_as is not None:
-                        self._pass_on(lambda one: one.file_part(world, kept_as, png, is_first=True))
+                        self._pass_on(
+                            lambda taker: taker.file_part(world, kept_as, png, is_first=True)
+                        )
             case PlainValue(text):
                 self._values.take(world, text)
             case ValuePart(data, is_first):
@@ -147,14 +149,14 @@ class Gang(ABC):
         entries = report.pop("entries")
         for problem in report["problems"]:
             write_lines(sys.stderr, world, [problem])
-        self._pass_on(lambda one: one.progress(world, report))
+        self._pass_on(lambda taker: taker.progress(world, report))
         if entries:
-            self._pass_on(lambda one: one.logged(world, entries))
+            self._pass_on(lambda taker: taker.logged(world, entries))
 
     def _pass_on(self, give: Callable[[Reports], None]) -> None:
-        for one in self._reports:
+        for taker in self._reports:
             with self._tolerance():
-                give(one)
+                give(taker)
 
     @contextmanager
     def _tolerance(self) -> Iterator[None]:
@@ -202,9 +204,9 @@ class Gang(ABC):
         """How the ranks ended, as they told and as the driver saw it."""
         if all(outcome.status == Status.RETURNED for outcome in outcomes):
             # Once all ranks have ended, loaders without a counterpart in another rank are known.
-            found = self._plans.compare_left_over()
-            if found is not None:
-                self.failures.append(_differs(*found))
+            difference = self._plans.compare_left_over()
+            if difference is not None:
+                self.failures.append(_differs(*difference))
         return with_failures(self._values.with_files(outcomes), self.failures)
 
     @property

@@ -96,9 +96,9 @@ class LocalGang(Gang):
             listeners = self.backend.listen(network.LOOPBACK)
             stack.callback(listeners.close)
             held = [self.backend.hold_port() for _ in worlds]
-            for one in held:
-                if one is not None:
-                    stack.callback(one.close)
+            for held_port in held:
+                if held_port is not None:
+                    stack.callback(held_port.close)
             rendezvous = Rendezvous(
                 address=network.LOOPBACK,
                 port=listeners.port,
@@ -107,7 +107,9 @@ class LocalGang(Gang):
                 num_proc=self.num_proc,
                 attempt=self.attempt,
                 servers=tuple(
-                    f"{network.LOOPBACK}:{one.getsockname()[1]}" for one in held if one is not None
+                    f"{network.LOOPBACK}:{held_port.getsockname()[1]}"
+                    for held_port in held
+                    if held_port is not None
                 ),
             )
             stack.callback(

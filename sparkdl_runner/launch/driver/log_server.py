@@ -139,7 +139,7 @@ class LogServer(ServerThread):
     def addresses_of(self, world: World) -> tuple[str, ...]:
         """All addresses of a rank's host, as its agents have told them."""
         peers = self._known.values()
-        return next((one.addresses for one in peers if one.address == world.address), ())
+        return next((peer.addresses for peer in peers if peer.address == world.address), ())
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Listens to one agent."""

@@ -62,7 +62,7 @@ class ReturnedValues:
                 notes=() if world.rank else (note,),
                 payload=self._packed[world],
             )
-            for world in sorted(self._packed, key=lambda one: one.rank)
+            for world in sorted(self._packed, key=lambda world: world.rank)
         ]
 
     def take_part(self, world: World, data: bytes, *, is_first: bool) -> None:
@@ -82,9 +82,9 @@ class ReturnedValues:
 
         The files are the caller's if all ranks have returned.
         """
-        if any(one.status != Status.RETURNED for one in outcomes):
+        if any(outcome.status != Status.RETURNED for outcome in outcomes):
             return list(outcomes)
-        return [replace(one, value_file=self._take_file(one)) for one in outcomes]
+        return [replace(outcome, value_file=self._take_file(outcome)) for outcome in outcomes]
 
     def _take_file(self, outcome: Outcome) -> str:
         file = self._files.get(outcome.world)
@@ -124,8 +124,8 @@ def value_of(outcome: Outcome, run: str) -> Any:
             value = unpack_result(file)
     except NotPicklableError as error:
         kept = path or keep_value(outcome.payload, run, outcome.world)
-        told = where(kept, socket.gethostname())
-        refused = NotPicklableError(f"{error} {told}")
+        sentence = where(kept, socket.gethostname())
+        refused = NotPicklableError(f"{error} {sentence}")
         refused.kept = kept if isinstance(kept, Path) else None
         raise refused from error.__cause__
     remove_file_of_run(path)

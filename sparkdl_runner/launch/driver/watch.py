@@ -141,7 +141,7 @@ class Watch:
         """The partitions of ranks that have had their places."""
         with self._lock:
             seen = self._ranks.items()
-            return {key for key, one in seen if one.world and one.world.rank in ranks}
+            return {key for key, rank in seen if rank.world and rank.world.rank in ranks}
 
     def unheard(self) -> set[int]:
         """The partitions whose agents have never come."""
@@ -186,11 +186,11 @@ class Watch:
             return ""
         self._looked_for_left_at = now
         waiting = self._hung(stuck)
-        if not all(one.is_communication_error for one in waiting):
+        if not all(outcome.is_communication_error for outcome in waiting):
             return ""
         self._has_told_of_left = True
-        running = {one.world.rank for one in waiting}
-        returned = [one.world for one in seen if one.world and one.world.rank not in running]
+        running = {outcome.world.rank for outcome in waiting}
+        returned = [rank.world for rank in seen if rank.world and rank.world.rank not in running]
         return all_waiting.collective_wait_message(waiting, returned, self.config)
 
     def _run(self) -> None:
@@ -205,8 +205,8 @@ class Watch:
                 if verdict is not None and not self._closed.is_set():
                     self.on_verdict(verdict)
                     return
-                if told := self.left_waiting():
-                    tell(told)
+                if notice := self.left_waiting():
+                    tell(notice)
             except Exception as error:  # A watch that ended here would let ranks hang for ever.
                 tell(f"the ranks could not be judged: {error!r}")
 
@@ -234,7 +234,7 @@ class Watch:
         """The stuck ranks with their stacks, which tell those that wait for others."""
         stacks = self.ask_stacks()
         waiting_in = (*self.backend.waiting_in, *self.backend.may_wait_in)
-        found = [
+        outcomes = [
             Outcome(
                 world=rank.world,
                 status=Status.HUNG,
@@ -246,11 +246,15 @@ class Watch:
             for rank, message in stuck
             if rank.world is not None
         ]
-        worlds = [one.world for one in found]
-        if len(found) < len(self.running()) or not all(one.is_communication_error for one in found):
-            return tuple(found)
-        message = all_waiting.sentence(worlds, stacks, found[0].message)
-        return tuple(replace(one, status=Status.WAITING, message=message) for one in found)
+        worlds = [outcome.world for outcome in outcomes]
+        if len(outcomes) < len(self.running()) or not all(
+            outcome.is_communication_error for outcome in outcomes
+        ):
+            return tuple(outcomes)
+        message = all_waiting.sentence(worlds, stacks, outcomes[0].message)
+        return tuple(
+            replace(outcome, status=Status.WAITING, message=message) for outcome in outcomes
+        )
 
 
 def _text(stacks: dict[int, Stacks], rank: int) -> str:

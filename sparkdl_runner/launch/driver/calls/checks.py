@@ -24,7 +24,7 @@ def ranks_asked(num_proc: int | tuple[int, int], config: RunConfig | None) -> tu
     check_config(config)
     config = config or RunConfig()
     if isinstance(num_proc, tuple | list):
-        if len(num_proc) != 2 or any(type(one) is not int for one in num_proc):
+        if len(num_proc) != 2 or any(type(count) is not int for count in num_proc):
             raise TypeError(
                 f"num_proc is {num_proc!r}; it must be an int, or a pair of them: (least, most)."
             )

@@ -77,7 +77,9 @@ def _sources(
     for number, function in enumerate(functions_of(main)):
         enclosing = inspect.getclosurevars(function)
         parameters = inspect.signature(function).parameters.values()
-        given = {one.name: one.default for one in parameters} | ({} if number else dict(arguments))
+        given = {parameter.name: parameter.default for parameter in parameters} | (
+            {} if number else dict(arguments)
+        )
         known = {**enclosing.globals, **enclosing.nonlocals, **given}
         yield _parsed(textwrap.dedent(inspect.getsource(function))), known
 
@@ -88,15 +90,15 @@ def _parsed(source: str | bytes) -> ast.AST:
 
 def _assigned(tree: ast.AST) -> dict[str, Any]:
     """The variables that are set: to a text, or to something that only the rank will know."""
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found[node.id] = None
+            variables[node.id] = None
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-            names = [one.id for one in node.targets if isinstance(one, ast.Name)]
-            found |= dict.fromkeys(names, node.value.value)
-    return found
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            variables |= dict.fromkeys(names, node.value.value)
+    return variables
 
 
 def _calls(node: ast.AST) -> Iterator[ast.Call]:
@@ -127,10 +129,10 @@ def _sets_credentials(tree: ast.AST) -> bool:
 
 
 def _text(call: ast.Call, argument: str, values: Mapping[str, Any]) -> str | None:
-    by_name = [one.value for one in call.keywords if one.arg == argument]
+    by_name = [keyword.value for keyword in call.keywords if keyword.arg == argument]
     given = [*call.args, *by_name]
     if not given:
         return None
     value = given[0]
-    found = value.value if isinstance(value, ast.Constant) else values.get(getattr(value, "id", ""))
-    return found if isinstance(found, str) and found.strip() else None
+    text = value.value if isinstance(value, ast.Constant) else values.get(getattr(value, "id", ""))
+    return text if isinstance(text, str) and text.strip() else None

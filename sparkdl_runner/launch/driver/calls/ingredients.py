@@ -45,15 +45,15 @@ def functions_of(main: object) -> Iterator[types.FunctionType]:
     waiting: list[Any] = [main, type(main).__call__]
     known: list[types.FunctionType] = []
     while waiting:
-        one = waiting.pop()
-        if not isinstance(one, types.FunctionType) or one in known:
+        function = waiting.pop()
+        if not isinstance(function, types.FunctionType) or function in known:
             continue
-        if known and one.__module__ != known[0].__module__:
+        if known and function.__module__ != known[0].__module__:
             continue
-        known.append(one)
-        yield one
-        waiting += [one.__globals__.get(name) for name in _names(one.__code__)]
-        waiting += [cell.cell_contents for cell in one.__closure__ or () if _is_filled(cell)]
+        known.append(function)
+        yield function
+        waiting += [function.__globals__.get(name) for name in _names(function.__code__)]
+        waiting += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
 
 
 def _ingredients(

@@ -79,9 +79,9 @@ def described(asked: Asked, workers: list[Worker]) -> tuple[str, str]:
     if not workers:
         return text, ""
     most = Worker(
-        cores=max(one.cores for one in workers),
-        memory_mib=max(one.memory_mib for one in workers),
-        gpus=max(one.gpus for one in workers),
+        cores=max(worker.cores for worker in workers),
+        memory_mib=max(worker.memory_mib for worker in workers),
+        gpus=max(worker.gpus for worker in workers),
     )
     has = f"{most.cores} cores, {most.memory_mib} MiB and {most.gpus} GPUs"
     text += f" Of the workers that are there ({len(workers)}), none has more than {has}."
@@ -109,8 +109,8 @@ def _workers(master: str, page_port: int) -> list[Worker]:
     for address in master.removeprefix(_SCHEME).split(","):
         with suppress(Exception):  # It does not answer, or with another page.
             host = network.split_host_port(address)[0]
-            if found := workers_of(_page(host, page_port)):
-                return found
+            if workers := workers_of(_page(host, page_port)):
+                return workers
     return []
 
 
@@ -118,12 +118,12 @@ def workers_of(page: dict[str, Any]) -> list[Worker]:
     """The living workers of the JSON form of a master's page."""
     return [
         Worker(
-            cores=int(one["cores"]),
-            memory_mib=int(one["memory"]),
-            gpus=len(one.get("resources", {}).get("gpu", {}).get("addresses", ())),
+            cores=int(worker["cores"]),
+            memory_mib=int(worker["memory"]),
+            gpus=len(worker.get("resources", {}).get("gpu", {}).get("addresses", ())),
         )
-        for one in page["workers"]
-        if one["state"] == "ALIVE"
+        for worker in page["workers"]
+        if worker["state"] == "ALIVE"
     ]
 
 

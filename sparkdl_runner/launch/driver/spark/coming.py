@@ -21,12 +21,12 @@ def coming_executors(context: SparkContext) -> int:
     """How many there are, as far as YARN or Kubernetes tells; 0 elsewhere."""
     master = context.master or ""
     if master == "yarn":
-        found = answer_within(_ANSWER_SECONDS, lambda: _in_containers(context))
+        count = answer_within(_ANSWER_SECONDS, lambda: _in_containers(context))
     elif master.startswith("k8s://"):
-        found = answer_within(_ANSWER_SECONDS, lambda: _in_pods(context))
+        count = answer_within(_ANSWER_SECONDS, lambda: _in_pods(context))
     else:
-        found = 0
-    return found or 0
+        count = 0
+    return count or 0
 
 
 def _in_containers(context: SparkContext) -> int:
@@ -34,5 +34,5 @@ def _in_containers(context: SparkContext) -> int:
 
 
 def _in_pods(context: SparkContext) -> int:
-    registered = {one.identifier for one in list_executors(context)}
+    registered = {executor.identifier for executor in list_executors(context)}
     return len(pods.starting_executors(context) - registered)

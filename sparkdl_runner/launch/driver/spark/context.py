@@ -86,8 +86,8 @@ def check_version(version: str) -> None:
     Raises:
         LaunchError: It is older than 3.5.
     """
-    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if found < OLDEST_SPARK:
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < OLDEST_SPARK:
         raise LaunchError(
             f"This is Spark {version}, and ranks need Spark {OLDEST_SPARK[0]}.{OLDEST_SPARK[1]} or "
             "later (on Databricks: runtime 15.4 LTS or later). Use a newer cluster, or a negative "
@@ -163,10 +163,10 @@ def listen_on_driver(
     on_interface = network.address_on(interface) if interface is not None else None
     try:
         if on_interface is not None:
-            address = told = on_interface[0]
+            address = announced = on_interface[0]
         else:
-            address, told = _reachable_address(context, host, network.resolve(bound))
-        return network.listen(address, port_range), told
+            address, announced = _reachable_address(context, host, network.resolve(bound))
+        return network.listen(address, port_range), announced
     except OSError as error:
         raise LaunchError(
             f"The driver cannot listen on {bound} ({error}), which spark.driver.bindAddress or "
@@ -204,10 +204,10 @@ def _is_elsewhere(host: str) -> bool:
 
 def _other_hosts(context: SparkContext, host: str) -> list[str]:
     """The addresses of the executors that have another name than the driver's."""
-    found = []
+    addresses = []
     for executor in context._jsc.sc().statusTracker().getExecutorInfos():
         name = executor.host().strip("[]")
         if name != host:
             with suppress(OSError):
-                found.append(network.resolve(name))
-    return found
+                addresses.append(network.resolve(name))
+    return addresses

@@ -33,11 +33,13 @@ class Executor:
 def list_executors(context: SparkContext) -> list[Executor]:
     """All of them but the driver's own."""
     listed = context._jsc.sc().statusStore().executorList(True)
-    found = [listed.apply(number) for number in range(listed.size())]
+    executors = [listed.apply(number) for number in range(listed.size())]
     return [
-        Executor(identifier=one.id(), tasks=one.activeTasks(), **_place(one.hostPort()))
-        for one in found
-        if one.id() != "driver"
+        Executor(
+            identifier=executor.id(), tasks=executor.activeTasks(), **_place(executor.hostPort())
+        )
+        for executor in executors
+        if executor.id() != "driver"
     ]
 
 
@@ -55,13 +57,13 @@ def executors_of(context: SparkContext, tag: str) -> dict[str, set[int]]:
 
     Those that are known if the session has ended, or ends meanwhile.
     """
-    found: dict[str, set[int]] = {}
+    partitions: dict[str, set[int]] = {}
     with suppress(Exception):
-        _collect_partitions(context, tag, found)
-    return found
+        _collect_partitions(context, tag, partitions)
+    return partitions
 
 
-def _collect_partitions(context: SparkContext, tag: str, found: dict[str, set[int]]) -> None:
+def _collect_partitions(context: SparkContext, tag: str, partitions: dict[str, set[int]]) -> None:
     spark = context._jsc.sc()
     for job in spark.statusTracker().getJobIdsForTag(tag):
         info = context.statusTracker().getJobInfo(job)
@@ -69,7 +71,7 @@ def _collect_partitions(context: SparkContext, tag: str, found: dict[str, set[in
             tasks = spark.statusStore().taskList(stage, 0, _MOST_TASKS)
             for number in range(tasks.size()):
                 task = tasks.apply(number)
-                found.setdefault(task.executorId(), set()).add(task.index())
+                partitions.setdefault(task.executorId(), set()).add(task.index())
 
 
 def hosts_of(context: SparkContext, tag: str, partitions: Collection[int]) -> list[str]:
@@ -84,7 +86,9 @@ def hosts_of(context: SparkContext, tag: str, partitions: Collection[int]) -> li
     names = {name for name, tasks in executors.items() if tasks & set(partitions)}
     hosts: set[str] = set()
     with suppress(Exception):  # The session ends meanwhile.
-        hosts = {one.host for one in list_executors(context) if one.identifier in names}
+        hosts = {
+            executor.host for executor in list_executors(context) if executor.identifier in names
+        }
     return sorted(map(_with_address, hosts))
 
 
@@ -105,7 +109,7 @@ def _with_address(host: str) -> str:
 def has_tasks(context: SparkContext, tag: str) -> bool:
     """Whether Spark has started tasks of the job of a tag."""
     jobs = context._jsc.sc().statusTracker().getJobIdsForTag(tag)
-    return any(_has_tasks(context, one) for one in jobs)
+    return any(_has_tasks(context, job) for job in jobs)
 
 
 def jobs_with_tasks(context: SparkContext, tag: str) -> list[str]:
@@ -117,14 +121,14 @@ def jobs_with_tasks(context: SparkContext, tag: str) -> list[str]:
     """
     spark = context._jsc.sc()
     own = set(spark.statusTracker().getJobIdsForTag(tag))
-    found = []
+    jobs = []
     for number in sorted(set(context.statusTracker().getActiveJobsIds()) - own):
         if _has_tasks(context, number):
             job = spark.statusStore().job(number)
             described = job.description()
-            told = described.get() if described.isDefined() else job.name()
-            found.append(f"job {number} ({told})")
-    return found
+            label = described.get() if described.isDefined() else job.name()
+            jobs.append(f"job {number} ({label})")
+    return jobs
 
 
 def _has_tasks(context: SparkContext, job: int) -> bool:

@@ -135,7 +135,9 @@ def host_of_task(context: SparkContext, error: Exception) -> str:
     try:
         tasks = context._jsc.sc().statusStore().taskList(stage, 0, MOST_TASKS)
         task = next(
-            one for i in range(tasks.size()) if (one := tasks.apply(i)).index() == partition
+            candidate
+            for i in range(tasks.size())
+            if (candidate := tasks.apply(i)).index() == partition
         )
         return str(task.host())
     except Exception:  # Spark has forgotten the stage, or has ended.
@@ -168,15 +170,15 @@ def executor_loss(error: Exception, context: SparkContext | None = None) -> str:
     if found is None:
         return ""
     reason = (found[2] or "").rstrip(". ")
-    told = found[1] + (f" ({reason})" if reason else "")
+    loss = found[1] + (f" ({reason})" if reason else "")
     # Of the container's state, which Kubernetes tells below.
     if "termination reason: OOMKilled" in text:
-        told += (
+        loss += (
             f". Its container was over its memory limit{_container_memory(context)}: raise "
             "spark.executor.memoryOverhead, or use less: smaller batches, a smaller "
             "memory_budget_bytes"
         )
-    return told
+    return loss
 
 
 def _container_memory(context: SparkContext | None) -> str:

@@ -79,12 +79,12 @@ class Growth:
         executors: list[Executor] = []
         with suppress(Exception):  # They are only for what is printed of a growth.
             executors = list_executors(self._context)
-        self._hosts |= {one.host for one in executors}
+        self._hosts |= {executor.host for executor in executors}
         if size >= wanted:
             yield
             return
         over = threading.Event()
-        known = {one.identifier for one in executors}
+        known = {executor.identifier for executor in executors}
         watch = threading.Thread(
             target=self._watch,
             args=(size, wanted, known, ask, over),
@@ -130,17 +130,19 @@ class Growth:
         if slots <= size:
             return size, []
         executors = list_executors(self._context)
-        busy = sum(one.tasks for one in executors)
+        busy = sum(executor.tasks for executor in executors)
         if busy < size:  # The ranks have not all begun, or some have ended.
             return size, []
         # Ranks that waited for slots of other jobs would make no progress meanwhile.
         free = max(0, slots - busy)
-        return min(wanted, size + free), [one for one in executors if one.identifier not in known]
+        return min(wanted, size + free), [
+            executor for executor in executors if executor.identifier not in known
+        ]
 
     def _cause(self, came: list[Executor]) -> str:
         if not came:
             return "slots are free again"
-        hosts = list(dict.fromkeys(one.host for one in came))
+        hosts = list(dict.fromkeys(executor.host for executor in came))
         is_back = all(host in self._hosts for host in hosts)
         names = ", ".join(hosts[:3]) + (", …" if len(hosts) > 3 else "")
         return f"executor{'s' if len(came) > 1 else ''} {names} came{' back' if is_back else ''}"

@@ -148,8 +148,8 @@ def why_not_started(
         try:
             check_java(spark_version)
         except LaunchError as reason:
-            found, _, advice = str(reason).rpartition(". ")
-            return found, advice
+            problem, _, advice = str(reason).rpartition(". ")
+            return problem, advice
     text = "\n".join([error, *output])
     for pattern, meaning, advice in _START_FAILURES:
         if said := re.search(rf"[^\n]*(?:{pattern})[^\n]*", text):
@@ -165,13 +165,13 @@ def why_not_started(
 def cause(error: Exception) -> str:
     """The reason at the bottom of an exception of Spark's, in one line without a full stop."""
     java: Any = getattr(error, "java_exception", None)
-    told = str(error)
+    whole = str(error)
     while java is not None:
         message = java.getMessage()
         if message and java.getClass().getName() != _NAMES_ONLY:
-            told = str(message)
+            whole = str(message)
         java = java.getCause()
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    lines = [line.strip() for line in whole.splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
     return text.rpartition("Exception: ")[2].rstrip(".")[:400]
 
@@ -179,7 +179,7 @@ def cause(error: Exception) -> str:
 def innermost(text: str) -> str:
     """A text from the last error on that it tells: Python's, since Java's only carry it."""
     raised = [*_RAISED.finditer(text)]
-    python = [one for one in raised if not one[0].startswith(("java.", "org.", "py4j."))]
+    python = [match for match in raised if not match[0].startswith(("java.", "org.", "py4j."))]
     return text[(python or raised)[-1].start() :] if raised else text
 
 
@@ -214,12 +214,12 @@ def _path_of_java(install: str) -> str:
         if not os.access(path, os.X_OK):
             raise LaunchError(f"JAVA_HOME is {home}, where there is no bin/java. {install}")
         return path
-    found = shutil.which("java")
-    if found is None:
+    program = shutil.which("java")
+    if program is None:
         raise LaunchError(
             f"There is no Java: JAVA_HOME is not set, and the PATH has no java. {install}"
         )
-    return found
+    return program
 
 
 def _said_of_version(command: list[str]) -> str:

@@ -99,8 +99,8 @@ class SparkLauncher:
                     if not gang.slot_check.has_failed or least is None:
                         raise
                 finally:
-                    for one in () if self.is_single_host else filter(is_silent, gang.failures):
-                        self._lost.add(one.world, gang.addresses_of(one.world))
+                    for outcome in () if self.is_single_host else filter(is_silent, gang.failures):
+                        self._lost.add(outcome.world, gang.addresses_of(outcome.world))
                     self._lost.add_executors(gang.unheard_executors())
                     self._leaving |= gang.leaving_executors()
 
@@ -187,7 +187,7 @@ class SparkGang(StageGang):
 
     def leaving_executors(self) -> set[str]:
         """The executors of ranks whose hosts will be taken away, as they said at their end."""
-        leaving = {rank for one in self.failures for rank in one.preempted_ranks}
+        leaving = {rank for outcome in self.failures for rank in outcome.preempted_ranks}
         return self._executors_with(self.watch.partitions_of(leaving))
 
     def unheard_executors(self) -> set[str]:

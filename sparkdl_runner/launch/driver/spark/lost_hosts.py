@@ -55,7 +55,7 @@ class LostHosts:
         """
         self._names[world.address] = world.host
         self._addresses |= {world.address}
-        self._addresses |= {one for one in addresses if not network.is_loopback(one)}
+        self._addresses |= {address for address in addresses if not network.is_loopback(address)}
 
     def add_executors(self, executors: Iterable[str]) -> None:
         """Takes executors that were given tasks, and of which nothing was ever heard.
@@ -81,13 +81,19 @@ class LostHosts:
         except Exception:  # The session has ended, as the wait for slots then tells.
             return 0.0
         lost = [
-            one for one in listed if one.identifier in self._executors or self._is_lost(one.host)
+            executor
+            for executor in listed
+            if executor.identifier in self._executors or self._is_lost(executor.host)
         ]
         with ThreadPoolExecutor(_MOST_LOOKS) as looks:
             answers = list(looks.map(_answers, lost))
-        gone = [one.identifier for one, is_there in zip(lost, answers, strict=True) if not is_there]
+        gone = [
+            executor.identifier
+            for executor, is_there in zip(lost, answers, strict=True)
+            if not is_there
+        ]
         # Spark itself has given up others meanwhile, but for their pods.
-        gone += sorted(self._executors - {one.identifier for one in listed})
+        gone += sorted(self._executors - {executor.identifier for executor in listed})
         for address, name in self._names.items():
             tell(f"host {name} ({address}) has vanished: its slots do not count any more.")
         if gone:
@@ -98,7 +104,7 @@ class LostHosts:
         if bool(self._names) and answer_within(
             _ASK_SECONDS, lambda: yarn.replace_master(self._context, self._is_lost)
         ):
-            self._wait_until_gone({one.identifier for one in listed})
+            self._wait_until_gone({executor.identifier for executor in listed})
         elif gone:
             answer_within(_ASK_SECONDS, lambda: self._replace(gone))
             replace_pods(self._context, gone)
@@ -108,14 +114,14 @@ class LostHosts:
         return REPLACEMENT_SECONDS if gone and self._has_manager else 0.0
 
     def _replace(self, executors: list[str]) -> None:
-        for one in executors:
+        for executor in executors:
             with suppress(Exception):  # It may have gone meanwhile.
-                self._context._jsc.sc().killAndReplaceExecutor(one)
+                self._context._jsc.sc().killAndReplaceExecutor(executor)
 
     def _wait_until_gone(self, executors: set[str]) -> None:
         deadline = time.monotonic() + REPLACEMENT_SECONDS
         while time.monotonic() < deadline:
-            if not executors & {one.identifier for one in list_executors(self._context)}:
+            if not executors & {executor.identifier for executor in list_executors(self._context)}:
                 return
             time.sleep(_POLL_SECONDS)
 

@@ -52,7 +52,9 @@ def replace_pods(context: SparkContext, executors: Collection[str]) -> threading
 def _replace(context: SparkContext, executors: Collection[str]) -> None:
     try:
         pods = _Pods(context)
-        dead_nodes = {pods.delete(pod) for one in executors for pod in pods.of_executor(one)}
+        dead_nodes = {
+            pods.delete(pod) for executor in executors for pod in pods.of_executor(executor)
+        }
         first_seen: dict[str, float] = {}
         deadline = time.monotonic() + UNAWARE_SECONDS
         while dead_nodes and time.monotonic() < deadline:
@@ -83,9 +85,9 @@ def starting_executors(context: SparkContext) -> set[str]:
 def _is_starting(status: Any) -> bool:
     if status.getStartTime() is None or status.getPhase() not in ("Pending", "Running"):
         return False
-    waiting = [one.getState().getWaiting() for one in status.getContainerStatuses()]
+    waiting = [container.getState().getWaiting() for container in status.getContainerStatuses()]
     # Else for a reason that does not pass, such as ImagePullBackOff.
-    return all(one is None or one.getReason() == "ContainerCreating" for one in waiting)
+    return all(state is None or state.getReason() == "ContainerCreating" for state in waiting)
 
 
 class _Pods:
@@ -95,9 +97,9 @@ class _Pods:
         backend = context._jsc.sc().schedulerBackend()
         # Spark 3.5 and 4 name the field differently.
         (field,) = (
-            one
-            for one in backend.getClass().getDeclaredFields()
-            if one.getType().getSimpleName() == "KubernetesClient"
+            declared
+            for declared in backend.getClass().getDeclaredFields()
+            if declared.getType().getSimpleName() == "KubernetesClient"
         )
         field.setAccessible(True)
         namespace = settings_of(context).get("spark.kubernetes.namespace", "default")

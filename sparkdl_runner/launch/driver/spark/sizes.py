@@ -55,7 +55,7 @@ def _carried_bytes(context: SparkContext, packed: bytes) -> float:
             return len(packed)
     step = max(1, len(packed) // _PIECES)
     pieces = [packed[at : at + _PIECE_BYTES] for at in range(0, len(packed), step)]
-    ratio = sum(len(zlib.compress(one, 1)) for one in pieces) / sum(map(len, pieces))
+    ratio = sum(len(zlib.compress(piece, 1)) for piece in pieces) / sum(map(len, pieces))
     return len(packed) * min(1.0, ratio)
 
 

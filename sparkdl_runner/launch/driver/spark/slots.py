@@ -160,12 +160,12 @@ class SlotCheck:
 
 def _too_few_slots(context: SparkContext, needed: int, available: int, *, is_least: bool) -> str:
     there = counted(available, "task slot", "task slots")
-    told = f"{needed} ranks need {needed} task slots at once, and the cluster has {available}"
+    problem = f"{needed} ranks need {needed} task slots at once, and the cluster has {available}"
     if is_least:
-        told = f"min_num_proc is {needed}, and the cluster has {there}"
+        problem = f"min_num_proc is {needed}, and the cluster has {there}"
     elif needed == 1:
-        told = f"1 rank needs a task slot, and the cluster has {available}"
-    told += f" (master {context.master})"
+        problem = f"1 rank needs a task slot, and the cluster has {available}"
+    problem += f" (master {context.master})"
     if is_single_host(context):
         remedy = f"start the session with .master('local[{needed}]')"
     else:
@@ -178,8 +178,8 @@ def _too_few_slots(context: SparkContext, needed: int, available: int, *, is_lea
         if not available:
             asked, lower = nothing_fits(context)
             remedy = f"{lower}, or add workers that have more" if lower else f"A{remedy[1:]}"
-            return f"{told}. {asked} {remedy}."
+            return f"{problem}. {asked} {remedy}."
     if is_least:
-        return f"{told}: lower RunConfig.min_num_proc, or {remedy}."
+        return f"{problem}: lower RunConfig.min_num_proc, or {remedy}."
     fewer = f"ask for at most {counted(available, 'rank', 'ranks')}, or " if available else ""
-    return f"{told}: {fewer}{remedy}."
+    return f"{problem}: {fewer}{remedy}."

@@ -112,7 +112,7 @@ class StageGang(Gang):
                 return self._ends_after(error)
             finally:
                 # A lost rank cannot report why it stopped, so do not wait for it.
-                is_complete = all(one.status != Status.LOST for one in self.failures)
+                is_complete = all(outcome.status != Status.LOST for outcome in self.failures)
                 self.server.flush(FLUSH_SECONDS if is_complete else 0.5)
 
     def interrupt(self) -> None:
@@ -139,7 +139,7 @@ class StageGang(Gang):
         if self._launch_problem:
             self._launch_problem += self.silent_hosts()
         super().act_on(verdict)
-        lost = {one.world.rank for one in verdict.failures if one.status == Status.LOST}
+        lost = {outcome.world.rank for outcome in verdict.failures if outcome.status == Status.LOST}
         if verdict.launch_problem:
             # Agents that we reach return: Spark 3.5 ends the executor of a task that is killed in
             # its barrier.
@@ -166,13 +166,13 @@ class StageGang(Gang):
         loss = self.executor_loss(error)
         application_end = self.application_end()
         if application_end:  # Its tasks are lost because of it.
-            failures = [one for one in failures if one.status != Status.LOST]
-        elif (loss or failures) and all(one.status == Status.LOST for one in failures):
-            told = loss or f"rank {failures[0].world.rank} {failures[0].message.rstrip('.')}"
-            if ends := self._values.outcomes(self.num_proc, told):
+            failures = [outcome for outcome in failures if outcome.status != Status.LOST]
+        elif (loss or failures) and all(outcome.status == Status.LOST for outcome in failures):
+            reason = loss or f"rank {failures[0].world.rank} {failures[0].message.rstrip('.')}"
+            if ends := self._values.outcomes(self.num_proc, reason):
                 return ends
         if loss:
-            failures = [with_reason(one, loss) for one in self._failures_and_missing(error)]
+            failures = [with_reason(outcome, loss) for outcome in self._failures_and_missing(error)]
         if explains_the_end(failures):
             return failures
         raise self.explained(error, failures, application_end) from None
@@ -189,6 +189,9 @@ class StageGang(Gang):
         while not (missing := self.watch.missing()) and time.monotonic() < deadline:
             time.sleep(0.05)
         lost = {failure.failed_partition(error)}  # Spark then ends the other tasks.
-        missing.sort(key=lambda one: not lost & self.watch.partitions_of({one.world.rank}))
-        known = {one.world.rank for one in self.failures}
-        return [*self.failures, *(one for one in missing if one.world.rank not in known)]
+        missing.sort(key=lambda outcome: not lost & self.watch.partitions_of({outcome.world.rank}))
+        known = {outcome.world.rank for outcome in self.failures}
+        return [
+            *self.failures,
+            *(outcome for outcome in missing if outcome.world.rank not in known),
+        ]

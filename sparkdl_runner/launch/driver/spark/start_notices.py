@@ -76,13 +76,13 @@ class StartNotices:
 
     def _say_what_holds_slots(self) -> None:
         jobs = jobs_with_tasks(self._context, self._tag)
-        told = f"Other jobs of this application use slots: {', '.join(jobs)}."
+        others = f"Other jobs of this application use slots: {', '.join(jobs)}."
         if not jobs:
-            told = "No other job of this application uses any: Spark has yet to offer them."
+            others = "No other job of this application uses any: Spark has yet to offer them."
         until = "a slot is free."
         if self._watch.num_proc > 1:
             until = f"{self._watch.num_proc} slots are free at once."
-        tell(f"waiting until {until} {told}")
+        tell(f"waiting until {until} {others}")
 
     def _say_unreached(self, partitions: Collection[int]) -> None:
         hosts = hosts_of(self._context, self._tag, partitions)
