@@ -41,26 +41,26 @@ class HostMetrics:
 
     def look(self) -> dict[str, float]:
         """The figures by name: percentages, and megabytes of 10^6 bytes."""
-        found = {
+        figures = {
             "cpu_utilization_percentage": psutil.cpu_percent(),
             "system_memory_usage_percentage": psutil.virtual_memory().percent,
         }
         with suppress(OSError):
             disk = psutil.disk_usage("/").percent
             if disk >= _NEARLY_FULL or abs(disk - self._disk) >= 1:
-                found["disk_usage_percentage"] = disk
+                figures["disk_usage_percentage"] = disk
         network = psutil.net_io_counters()
         if network is not None and self._network is not None:
             received = network.bytes_recv - self._network.bytes_recv
             sent = network.bytes_sent - self._network.bytes_sent
             # What a driver and its executors say to one another is no use of the network.
-            found["network_receive_megabytes"] = round(received / _MEGA, 1)
-            found["network_transmit_megabytes"] = round(sent / _MEGA, 1)
+            figures["network_receive_megabytes"] = round(received / _MEGA, 1)
+            figures["network_transmit_megabytes"] = round(sent / _MEGA, 1)
         self._network = network
         for index, handle in enumerate(self._gpus):
             with suppress(Exception):  # A GPU may be lost, which ranks will tell.
-                found |= _look_at_gpu(index, handle)
-        return found
+                figures |= _look_at_gpu(index, handle)
+        return figures
 
 
 def _gpu_handles() -> list[Any]:
@@ -76,16 +76,16 @@ def _gpu_handles() -> list[Any]:
 
 def _look_at_gpu(index: int, handle: Any) -> dict[str, float]:
     nvml = importlib.import_module("pynvml")
-    found = {}
+    figures = {}
     # Each by itself: with MIG there is no utilization, and some GPUs have no memory of their own.
     with suppress(nvml.NVMLError):
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-        found[f"gpu_{index}_memory_usage_percentage"] = 100 * memory.used / memory.total
-        found[f"gpu_{index}_memory_usage_megabytes"] = memory.used / _MEGA
+        figures[f"gpu_{index}_memory_usage_percentage"] = 100 * memory.used / memory.total
+        figures[f"gpu_{index}_memory_usage_megabytes"] = memory.used / _MEGA
     with suppress(nvml.NVMLError):
         busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
-        found[f"gpu_{index}_utilization_percentage"] = float(busy)
+        figures[f"gpu_{index}_utilization_percentage"] = float(busy)
     with suppress(nvml.NVMLError):
         watts = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
-        found[f"gpu_{index}_power_usage_watts"] = watts
-    return found
+        figures[f"gpu_{index}_power_usage_watts"] = watts
+    return figures

@@ -64,7 +64,9 @@ class Outbox:
         """
         with self._changed:
             if isinstance(message, Unfinished):
-                self._queue = deque(one for one in self._queue if not isinstance(one, Unfinished))
+                self._queue = deque(
+                    waiting for waiting in self._queue if not isinstance(waiting, Unfinished)
+                )
             has_room = self._changed.wait_for(
                 lambda: self._is_closed or self._num_waiting(message) < message.most_waiting,
                 None if wait_seconds is None else max(0.0, wait_seconds),
@@ -90,10 +92,12 @@ class Outbox:
     def begin_again(self) -> None:
         """Queues again, for a new connection, what none has carried for certain."""
         with self._changed:
-            queued = {one.number for one in self._queue if isinstance(one, Acknowledged)}
-            carried = [one for one in self._unconfirmed if one.number not in queued]
+            queued = {
+                message.number for message in self._queue if isinstance(message, Acknowledged)
+            }
+            carried = [message for message in self._unconfirmed if message.number not in queued]
             first = [] if self._placed is None else [self._placed]
-            rest = [one for one in self._queue if one is not self._placed]
+            rest = [message for message in self._queue if message is not self._placed]
             self._queue = deque([*first, *carried, *rest])
 
     def confirm(self, number: int) -> None:
@@ -130,7 +134,7 @@ class Outbox:
         """How many messages of its kind wait already."""
         if isinstance(message, Acknowledged):
             return len(self._unconfirmed)
-        return sum(not isinstance(one, Placed | Acknowledged) for one in self._queue)
+        return sum(not isinstance(waiting, Placed | Acknowledged) for waiting in self._queue)
 
 
 def _is_report(message: Message) -> bool:

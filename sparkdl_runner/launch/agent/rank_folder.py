@@ -66,8 +66,8 @@ def _remove_abandoned(own: Path) -> None:
     limit = time.time() - ABANDONED_SECONDS
     for other in own.parent.glob(f"{folder_prefix()}*"):
         with suppress(OSError):  # Another rank of this host may be removing it.
-            found = other.lstat()
-            if other == own or found.st_uid != os.getuid() or found.st_mtime > limit:
+            status = other.lstat()
+            if other == own or status.st_uid != os.getuid() or status.st_mtime > limit:
                 continue
             if (fd := _lock(other)) is not None:
                 shutil.rmtree(other, ignore_errors=True)

@@ -102,14 +102,14 @@ def remove_file_of_run(path: Path) -> None:
 def remove_old_runs(base: Path, now: float | None = None) -> None:
     """Removes what runs of over a week ago left in a folder of theirs."""
     limit = (time.time() if now is None else now) - KEEP_SECONDS
-    with os.scandir(base) as found:
-        runs = list(found)
+    with os.scandir(base) as entries:
+        runs = list(entries)
     for run in runs:
         try:  # Another rank of this host may be removing it.
             # Ranks wait for this, so look into a run's folder only if it is old itself.
             if run.is_symlink() or run.stat(follow_symlinks=False).st_mtime >= limit:
                 continue
-            if all(one.lstat().st_mtime < limit for one in Path(run).rglob("*")):
+            if all(path.lstat().st_mtime < limit for path in Path(run).rglob("*")):
                 shutil.rmtree(run, ignore_errors=True)
         except OSError:
             continue

@@ -216,14 +216,14 @@ class RankTask:
             return network.LOOPBACK, network.interface_of(network.LOOPBACK) or "lo"
         interface = self.attempt.config.network_interface
         if interface is not None:
-            found = network.address_on(interface)
-            if found is None:
+            own = network.address_on(interface)
+            if own is None:
                 raise LaunchError(
                     f"Host {socket.gethostname()} has no address on network_interface="
                     f"{interface!r}: set it to an interface that all hosts have, or to a network "
                     "such as '10.1.0.0/16' where their names differ."
                 )
-            return found
+            return own
         advertised = context.getTaskInfos()[context.partitionId()].address
         return network.own_address(network.split_host_port(advertised)[0])
 

@@ -23,7 +23,7 @@ def last_state(line: bytes) -> bytes:
     """What is kept of a line that has ended: its last state that is more than blanks."""
     if b"\r" not in line:
         return line
-    return next((one for one in reversed(line.split(b"\r")) if one.strip()), b"")
+    return next((state for state in reversed(line.split(b"\r")) if state.strip()), b"")
 
 
 def last_states(text: bytes) -> bytes:

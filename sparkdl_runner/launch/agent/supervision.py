@@ -255,10 +255,10 @@ class _Supervision:
             return outcome
         outcome = replace(outcome, notes=self._notes(end))
         if isinstance(end, Raised):
-            told = {name: value for name, value in vars(end).items() if name != "num_entries"}
-            return replace(outcome, status=Status.FAILED, **told)
-        told = {name: value for name, value in vars(end).items() if name != "plain"}
-        return replace(outcome, status=Status.RETURNED, **told)
+            fields = {name: value for name, value in vars(end).items() if name != "num_entries"}
+            return replace(outcome, status=Status.FAILED, **fields)
+        fields = {name: value for name, value in vars(end).items() if name != "plain"}
+        return replace(outcome, status=Status.RETURNED, **fields)
 
     def _notes(self, end: Returned | Raised) -> tuple[str, ...]:
         notes = []
@@ -288,8 +288,8 @@ class _Supervision:
         except EOFError:
             pass
         except Exception as error:  # The function wrote to the line, which is not its own.
-            told = self._redact(f"what came from the worker could not be understood: {error!r}")
-            self._worker.events.put(Raised(exception=type(error).__name__, message=told))
+            message = self._redact(f"what came from the worker could not be understood: {error!r}")
+            self._worker.events.put(Raised(exception=type(error).__name__, message=message))
 
     def _heard(self, message: Message) -> None:
         match message:

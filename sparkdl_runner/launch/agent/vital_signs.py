@@ -105,8 +105,8 @@ class Observer:
 
 def process_state(pid: int) -> str:
     """A process's state, as in proc(5); empty if there is none."""
-    found = _stat(pid)
-    return found.state if found else ""
+    stat = _stat(pid)
+    return stat.state if stat else ""
 
 
 def _stat(pid: int, thread: int | None = None) -> processes.ProcessStat | None:
@@ -126,6 +126,6 @@ def _ran_and_waited(pid: int, tid: int) -> tuple[float, float]:
         with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as schedstat:
             ran, waited, _ = schedstat.read().split()
     except (OSError, ValueError):
-        found = _stat(pid, tid if processes.HAS_PROC else None)
-        return found.cpu_seconds if found else 0.0, 0.0
+        stat = _stat(pid, tid if processes.HAS_PROC else None)
+        return stat.cpu_seconds if stat else 0.0, 0.0
     return int(ran) / 1e9, int(waited) / 1e9

@@ -170,8 +170,8 @@ class WorkerProcess:
     def has_ended(self) -> bool:
         """Whether the process is dead; it is not reaped here, so that its group keeps its id."""
         if not hasattr(os, "waitid"):  # Before Python 3.13, macOS has it not.
-            found = processes.stat(self.pid)
-            return found is None or found.has_ended
+            stat = processes.stat(self.pid)
+            return stat is None or stat.has_ended
         try:
             flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
             return os.waitid(os.P_PID, self.pid, flags) is not None

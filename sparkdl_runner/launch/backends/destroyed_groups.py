@@ -26,10 +26,12 @@ def keep_destroyed_groups() -> None:
     @functools.wraps(destroy)
     def destroy_and_keep(group: Any = None) -> None:
         # A group that nothing else refers to can go now: no model can drop it any more.
-        kept[:] = [one for one in kept if sys.getrefcount(one) > _REFERENCES_OF_KEPT]
+        kept[:] = [
+            kept_group for kept_group in kept if sys.getrefcount(kept_group) > _REFERENCES_OF_KEPT
+        ]
         groups = list(distributed_c10d._world.pg_map)
         destroy(group)
-        kept.extend(one for one in groups if one not in distributed_c10d._world.pg_map)
+        kept.extend(listed for listed in groups if listed not in distributed_c10d._world.pg_map)
 
     distributed_c10d.destroy_process_group = destroy_and_keep
     torch.distributed.destroy_process_group = destroy_and_keep

@@ -126,9 +126,9 @@ def _advice_on_adasum(error: BaseException) -> str:
 
 def _text(error: BaseException) -> str:
     """A text of Horovod's own: to show anything else would run what the function's objects do."""
-    for one in error.args:
-        if type(one) is RuntimeError:  # HorovodInternalError holds what it was raised from.
-            one = one.args[0] if one.args else ""
-        if isinstance(one, str):
-            return one
+    for argument in error.args:
+        if type(argument) is RuntimeError:  # HorovodInternalError holds what it was raised from.
+            argument = argument.args[0] if argument.args else ""
+        if isinstance(argument, str):
+            return argument
     return ""

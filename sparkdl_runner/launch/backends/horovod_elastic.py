@@ -131,17 +131,18 @@ def _place() -> str:
 def _others(state: Any) -> dict[str, Any]:
     """The content of a commit besides model and optimizer: states of objects, and plain values."""
     return {
-        name: one.state_dict() if _is_stateful(one) else one for name, one in _held(state).items()
+        name: part.state_dict() if _is_stateful(part) else part
+        for name, part in _held(state).items()
     }
 
 
 def _put_back(state: Any, others: dict[str, Any]) -> None:
     """Restores the committed state and calls the reset callbacks, as Horovod does after a loss."""
-    for name, one in _held(state).items():
+    for name, part in _held(state).items():
         if name not in others:
             continue
-        if _is_stateful(one):
-            one.load_state_dict(others[name])
+        if _is_stateful(part):
+            part.load_state_dict(others[name])
         else:
             setattr(state, name, others[name])
     state.save()  # What sync() sends is what was committed to memory last.
@@ -150,7 +151,7 @@ def _put_back(state: Any, others: dict[str, Any]) -> None:
 
 def _held(state: Any) -> dict[str, Any]:
     """The parts of a state besides model and optimizer."""
-    others = {name: one for name, one in _handled(state).items() if name not in _BY_MANAGER}
+    others = {name: part for name, part in _handled(state).items() if name not in _BY_MANAGER}
     return others | {name: getattr(state, name) for name in state._saved_state}
 
 

@@ -21,6 +21,6 @@ class Listeners(NamedTuple):
 
     def close(self) -> None:
         """Closes this process's copies. May be called twice."""
-        for one in self:
-            if one is not None:
-                one.close()
+        for listener in self:
+            if listener is not None:
+                listener.close()

@@ -47,8 +47,8 @@ def only_from(addresses: Iterable[str]) -> list[Instruction]:
         OSError: They are more than a program can hold.
     """
     known = {ipaddress.ip_address(address) for address in addresses}
-    version_4 = [(one.packed, 12) for one in known if one.version == 4]
-    version_6 = [(one.packed, 8) for one in known if one.version == 6]
+    version_4 = [(address.packed, 12) for address in known if address.version == 4]
+    version_6 = [(address.packed, 8) for address in known if address.version == 6]
     of_version_4, of_version_6 = _any_of(version_4), _any_of(version_6)
     program = [
         (LOAD_BYTE, 0, 0, FROM_IP_HEADER),

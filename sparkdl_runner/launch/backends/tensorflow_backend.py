@@ -104,8 +104,8 @@ def _advice_on_keras(error: BaseException) -> str:
     """Advice that Keras 3's own error does not give; else ""."""
     # Only TensorFlow's own text: to format other objects would run the function's code.
     is_known = type(error) is ValueError and any(
-        isinstance(one, str) and "tensorflow.python.distribute.values.PerReplica" in one
-        for one in error.args
+        isinstance(argument, str) and "tensorflow.python.distribute.values.PerReplica" in argument
+        for argument in error.args
     )
     if not is_known:
         return ""

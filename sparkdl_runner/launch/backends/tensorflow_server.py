@@ -115,9 +115,9 @@ def _guard(port: int, peers: Iterable[str]) -> None:
     """Closes this process's sockets of a port to all hosts but some."""
     try:
         program = packet_filter.only_from(peers)
-        for found in _sockets_of(port):
-            with found:
-                packet_filter.attach(found, program)
+        for copy in _sockets_of(port):
+            with copy:
+                packet_filter.attach(copy, program)
     except OSError as error:  # Not all kernels have filters, or for all users.
         tell(
             "whoever can reach this host can use TensorFlow's server of rank "
@@ -132,9 +132,9 @@ def _sockets_of(port: int) -> Iterable[socket.socket]:
         with suppress(OSError):
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 continue
-            found = socket.socket(fileno=os.dup(int(name)))
-            is_internet = found.family in (socket.AF_INET, socket.AF_INET6)
-            if is_internet and found.getsockname()[1] == port:
-                yield found
+            copy = socket.socket(fileno=os.dup(int(name)))
+            is_internet = copy.family in (socket.AF_INET, socket.AF_INET6)
+            if is_internet and copy.getsockname()[1] == port:
+                yield copy
             else:
-                found.close()
+                copy.close()

@@ -108,7 +108,7 @@ class TorchBackend(Backend):
 def _advice_on_division(error: BaseException) -> str:
     """Advice on a mesh or a strategy that does not fit these ranks; else ""."""
     # Only torch's own text: to format other objects would run the function's code.
-    words = next((one for one in error.args if isinstance(one, str)), "")
+    words = next((argument for argument in error.args if isinstance(argument, str)), "")
     if type(error) is RuntimeError:
         return _advice_on_mesh(words)
     is_of_devices = type(error) is ValueError and _LIGHTNINGS_DEVICES.match(words)

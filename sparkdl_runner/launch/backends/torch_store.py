@@ -79,7 +79,7 @@ def give_each_group_its_own_keys() -> None:
 
 def advice(error: BaseException) -> str:
     """Advice if torch found values in its store that no rank writes; else ""."""
-    words = [one for one in error.args if isinstance(one, str)]
+    words = [argument for argument in error.args if isinstance(argument, str)]
     if type(error) not in (ValueError, MemoryError) or not words:
         return ""
     frames = traceback.walk_tb(error.__traceback__)

@@ -63,7 +63,8 @@ def advice_on_torch(error: BaseException, backend: Backend) -> str:
     """Advice if torch misses its rendezvous, as in a rank of another backend; else ""."""
     # Only torch's own text: to format other objects would run the function's code.
     is_torchs = type(error) is ValueError and any(
-        isinstance(one, str) and "environment variable MASTER_" in one for one in error.args
+        isinstance(argument, str) and "environment variable MASTER_" in argument
+        for argument in error.args
     )
     if not is_torchs:
         return ""

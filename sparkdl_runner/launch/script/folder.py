@@ -97,7 +97,7 @@ def read_folder(folder: Path, patterns: Sequence[str]) -> Archive:
     matched: set[str] = set()
     for path in _files_below(folder):
         name = path.relative_to(folder).as_posix()
-        by = {one for one in patterns if _matches(name, one)}
+        by = {pattern for pattern in patterns if _matches(name, pattern)}
         matched |= by
         if not name.endswith(".py") and _is_secret(path):
             secrets.append(name)
@@ -142,7 +142,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
             continue
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                is_left_out = any(fnmatchcase(entry.name, one) for one in _LEFT_OUT)
+                is_left_out = any(fnmatchcase(entry.name, pattern) for pattern in _LEFT_OUT)
                 if not entry.name.startswith(".") and not is_left_out:
                     waiting.append(Path(entry.path))
             elif entry.is_file():
@@ -157,7 +157,7 @@ def _matches(name: str, pattern: str) -> bool:
 def _is_secret(path: Path) -> bool:
     """Whether a file, or what it is a link to, is called as files of secrets are."""
     names = {path.name.lower(), path.resolve().name.lower()}
-    return any(fnmatchcase(name, one) for name in names for one in _SECRETS)
+    return any(fnmatchcase(name, pattern) for name in names for pattern in _SECRETS)
 
 
 def _check_size(folder: Path, sizes: dict[str, int]) -> None:

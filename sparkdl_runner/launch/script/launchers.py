@@ -77,13 +77,13 @@ def _refuse(script: str, called: str, instead: str) -> NoReturn:
 def _refuse_command(script: str, event: str, arguments: tuple[Any, ...]) -> None:
     """An audit hook: sees each command before it is started."""
     if event == "os.system":
-        found = launcher_in(["sh", "-c", os.fsdecode(arguments[0])])
+        launcher = launcher_in(["sh", "-c", os.fsdecode(arguments[0])])
     elif event in ("subprocess.Popen", "os.exec", "os.posix_spawn"):
-        found = launcher_in(arguments[1])
+        launcher = launcher_in(arguments[1])
     else:
         return
-    if found:
-        _refuse(script, found, _INSTEAD)
+    if launcher:
+        _refuse(script, launcher, _INSTEAD)
 
 
 def launcher_in(command: Any) -> str:

@@ -39,7 +39,7 @@ def find_module(name: str) -> tuple[str, str]:
             break
         places = list(spec.submodule_search_locations or ())
     if spec is None:
-        files = [one.stem for one in Path.cwd().glob("*.py")]
+        files = [script.stem for script in Path.cwd().glob("*.py")]
         raise LaunchError(
             f"there is no module {name} in {os.getcwd()} or on the path{nearest(name, files)}"
         )
@@ -67,4 +67,4 @@ def is_installed(folder: str) -> bool:
     if not {"site-packages", "dist-packages"}.isdisjoint(Path(folder).parts):
         return True  # Also of the system, the user, or the environment that this one extends.
     known = {sysconfig.get_path(key) for key in ("stdlib", "platstdlib")}
-    return any(Path(folder).is_relative_to(one) for one in known)
+    return any(Path(folder).is_relative_to(root) for root in known)

@@ -95,9 +95,11 @@ class Script:
         if not self.file:
             return False
         tree = undisturbed(lambda: ast.parse(Path(self.file).read_bytes()))
-        found = list(ast.walk(tree))
-        names = [one.module or "" for one in found if isinstance(one, ast.ImportFrom)]
-        names += [name.name for one in found if isinstance(one, ast.Import) for name in one.names]
+        nodes = list(ast.walk(tree))
+        names = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+        names += [
+            name.name for node in nodes if isinstance(node, ast.Import) for name in node.names
+        ]
         return any(name.partition(".")[0] == package for name in names)
 
     def summary(self) -> str:
@@ -105,16 +107,16 @@ class Script:
         if self.archive is None:
             return ""
         count, size = len(self.archive.files), megabytes(self.archive.size_bytes)
-        told = f"{self.name} travels to the ranks with its folder: {count} files, {size}"
+        text = f"{self.name} travels to the ranks with its folder: {count} files, {size}"
         if count == 1:
-            told = f"{self.name} travels to the ranks: {size}"
+            text = f"{self.name} travels to the ranks: {size}"
         if self.archive.left_out:
             names = ", ".join(self.archive.left_out[:_SHOWN])
-            told += (
+            text += (
                 f". Left out, as files of secrets: {names}. Give ranks a secret by "
                 "RunConfig(environment=…)"
             )
-        return told
+        return text
 
     def __call__(self) -> None:
         """Runs the script in this process, as ``python script.py`` does.
@@ -153,12 +155,12 @@ class Script:
         """Names the files that the script wrote into its private folder, which goes with it."""
         known = {file.name for file in self.archive.files} if self.archive is not None else set()
         with suppress(OSError):
-            found = {
+            sizes = {
                 path.relative_to(folder).as_posix(): path.lstat().st_size
                 for path in sorted(folder.rglob("*"))
                 if "__pycache__" not in path.parts and not path.is_dir()
             }
-            new = [f"{name} ({megabytes(found[name])})" for name in found if name not in known]
+            new = [f"{name} ({megabytes(sizes[name])})" for name in sizes if name not in known]
             if new:
                 more = f" and {len(new) - _SHOWN} more" if len(new) > _SHOWN else ""
                 log_to_driver(
@@ -206,12 +208,12 @@ def check_python(given: str, file: str) -> None:
     try:
         compile(source, file, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        told = str(error)
+        reason = str(error)
         if isinstance(error, SyntaxError):
-            told = f"{error.msg} in line {error.lineno}" if error.lineno else error.msg
+            reason = f"{error.msg} in line {error.lineno}" if error.lineno else error.msg
         raise LaunchError(
             f"{given} is no script that Python {sys.version_info[0]}.{sys.version_info[1]} can "
-            f"run: {told}. Give a file of Python source; other programs are not started."
+            f"run: {reason}. Give a file of Python source; other programs are not started."
         ) from None
 
 
@@ -224,7 +226,7 @@ def _find_file(given: str) -> str:
             f"{given} is a folder: give the script in it, or with module=True (-m) the package."
         )
     beside = path.parent if path.parent.is_dir() else Path()
-    near = nearest(path.name, [one.name for one in beside.glob("*.py")])
+    near = nearest(path.name, [file.name for file in beside.glob("*.py")])
     if beside != Path():
         near = near.replace("mean '", f"mean '{beside}{os.sep}")
     where = "" if path.is_absolute() else f" in {Path.cwd()}"

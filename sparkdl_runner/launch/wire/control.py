@@ -84,7 +84,7 @@ class Envelope:
         return replace(
             envelope,
             environment={**variables, **environment},
-            to_forget=[one for one in ticket.to_forget() if one not in attempt.variables],
+            to_forget=[name for name in ticket.to_forget() if name not in attempt.variables],
             mlflow_run=run.to_json(),
             system_metrics=ticket.system_metrics,
             trace_steps=ticket.trace_steps,

@@ -105,11 +105,11 @@ def pack_plain_result(text: str, world: World) -> bytes:
     Raises:
         ValueError: The text is not one of ``plain_result``.
     """
-    told = json.loads(text)
-    if not isinstance(told, dict) or told.keys() != {"value", "of_each"}:
+    content = json.loads(text)
+    if not isinstance(content, dict) or content.keys() != {"value", "of_each"}:
         raise ValueError(f"no value of a rank: {text[:100]!r}")
-    value = told["value"]
-    return pack_result(EachRanksValue(value) if told["of_each"] else value, world)
+    value = content["value"]
+    return pack_result(EachRanksValue(value) if content["of_each"] else value, world)
 
 
 def unpack_result(packed: bytes | BinaryIO) -> Any:
@@ -161,5 +161,5 @@ def _is_plain(value: Any) -> bool:
     if type(value) is list:
         return all(map(_is_plain, value))
     if type(value) is dict:
-        return all(type(key) is str and _is_plain(one) for key, one in value.items())
+        return all(type(key) is str and _is_plain(item) for key, item in value.items())
     return value is None or type(value) in (bool, int, float, str)

@@ -30,9 +30,9 @@ def split_host_port(address: str) -> tuple[str, int]:
 
 def resolve(host: str) -> str:
     """Returns an IP address of ``host``, IPv4 where there is one."""
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
-    return str(found[0][4][0])
+    entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    entries.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return str(entries[0][4][0])
 
 
 def answers(host: str, port: int, seconds: float) -> bool:
@@ -69,12 +69,12 @@ def address_on(interface: str) -> tuple[str, str] | None:
         The IP address and the name of its interface; None if this host has none there.
     """
     network = ipaddress.ip_network(interface, strict=False) if "/" in interface else None
-    found = [
+    addresses = [
         (address, name)
         for address, name in _interfaces().items()
         if name == interface or (network is not None and ipaddress.ip_address(address) in network)
     ]
-    return min(found, key=lambda one: ":" in one[0], default=None)
+    return min(addresses, key=lambda pair: ":" in pair[0], default=None)
 
 
 def _interfaces() -> dict[str, str]:

@@ -14,8 +14,8 @@ def write_lines(stream: TextIO, world: World, lines: list[str]) -> None:
     They come above a progress bar, if one is shown.
     It does not raise: a closed pipe or a terminal that lacks a character must not end a training.
     """
-    each = (one for line in lines for one in line.removesuffix("\n").split("\n"))
-    text = "".join(f"[rank {world.rank}] {shown_text.line(one, colours=True)}\n" for one in each)
+    each = (part for line in lines for part in line.removesuffix("\n").split("\n"))
+    text = "".join(f"[rank {world.rank}] {shown_text.line(part, colours=True)}\n" for part in each)
     try:
         try:
             shown_text.write(text, stream)

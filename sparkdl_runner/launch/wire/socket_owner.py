@@ -60,9 +60,9 @@ def _ask_kernel(here: Address, peer: Address) -> int | None:
         if number == -2:  # ENOENT: there is no such connection.
             return None
         raise OSError(-number, os.strerror(-number))
-    found, uid, inode = _ANSWER.unpack_from(answer, _HEADER.size)
+    connection, uid, inode = _ANSWER.unpack_from(answer, _HEADER.size)
     # Without such a connection the kernel answers with a listener; a closed one has no inode.
-    return uid if found[:4] == sought[:4] and inode else None
+    return uid if connection[:4] == sought[:4] and inode else None
 
 
 def _look_up(here: Address, peer: Address) -> int | None:

@@ -142,8 +142,8 @@ def _run(line: WorkerPipe, backend: Backend, envelope: Envelope) -> int:
     except BaseException as error:
         _end_if_forked(pid, error)
         with suppress(Exception):  # The error itself must be reported in any case.
-            if told := backend.advice(error) or gpu_memory.advice(error) or advice(error):
-                error.add_note(told)
+            if note := backend.advice(error) or gpu_memory.advice(error) or advice(error):
+                error.add_note(note)
         _send_failure(line, backend, error, recorder.num_entries)
         recorder.close()  # After the failure is sent, as sending metrics may fail or take long.
         line.send(Delivered())
@@ -178,7 +178,7 @@ def _send_failure(
         is_communication_error=backend.is_communication_error(error)
         and not gpu_memory.ran_out(error),
         is_preemption=is_preemption,
-        preempted_ranks=tuple(one for one in leaving if isinstance(one, int)),
+        preempted_ranks=tuple(rank for rank in leaving if isinstance(rank, int)),
         is_growth=getattr(error, "is_growth", False) is True,
         is_worth_a_restart=getattr(error, "is_worth_a_restart", False) is True,
         refused_result=name if isinstance(error, NotPicklableError) else "",

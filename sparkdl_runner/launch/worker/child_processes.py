@@ -47,12 +47,12 @@ def _reduce(pickler: Any, value: Any) -> Any:
 def _is_importable(value: Any) -> bool:
     """Whether its name leads to it, as pickle demands."""
     try:
-        found = importlib.import_module(value.__module__)
+        target = importlib.import_module(value.__module__)
         for name in value.__qualname__.split("."):
-            found = getattr(found, name)
+            target = getattr(target, name)
     except Exception:
         return False
-    return found is value
+    return target is value
 
 
 def _globals_ref(pickler: Any) -> dict[int, dict[str, Any]]:

@@ -58,18 +58,18 @@ def changeable_by_others(path: str) -> str | None:
     ends = {path, os.path.realpath(path)}
     for place in _ways(path):
         try:
-            found = os.lstat(place)
+            status = os.lstat(place)
         except OSError as error:
             return f"{place} cannot be looked at ({error.strerror})"
-        if found.st_uid not in (0, os.geteuid()):
-            return f"{place} belongs to another user (uid {found.st_uid})"
-        if stat.S_ISLNK(found.st_mode):
+        if status.st_uid not in (0, os.geteuid()):
+            return f"{place} belongs to another user (uid {status.st_uid})"
+        if stat.S_ISLNK(status.st_mode):
             continue
-        others = stat.S_IWOTH | (0 if _is_owners_own_group(found) else stat.S_IWGRP)
+        others = stat.S_IWOTH | (0 if _is_owners_own_group(status) else stat.S_IWGRP)
         # In a sticky folder others cannot rename or remove what is not theirs, but add to it.
-        is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
-        if found.st_mode & others and not (is_sticky and str(place) not in ends):
-            return f"others may write to {place} (mode {stat.S_IMODE(found.st_mode):o})"
+        is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+        if status.st_mode & others and not (is_sticky and str(place) not in ends):
+            return f"others may write to {place} (mode {stat.S_IMODE(status.st_mode):o})"
     return None
 
 
@@ -88,12 +88,12 @@ def _ways(path: str) -> Iterator[Path]:
                 ahead.append(Path(os.path.abspath(place.parent / os.readlink(place))))
 
 
-def _is_owners_own_group(found: os.stat_result) -> bool:
+def _is_owners_own_group(status: os.stat_result) -> bool:
     """Whether a group is root's, or named for the owner and without other members."""
-    if found.st_gid == 0:
+    if status.st_gid == 0:
         return True
     try:
-        group, owner = grp.getgrgid(found.st_gid), pwd.getpwuid(found.st_uid).pw_name
+        group, owner = grp.getgrgid(status.st_gid), pwd.getpwuid(status.st_uid).pw_name
     except KeyError:
         return False
     return group.gr_name == owner and not set(group.gr_mem) - {owner}

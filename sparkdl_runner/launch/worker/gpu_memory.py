@@ -20,7 +20,7 @@ def ran_out(error: BaseException) -> bool:
     if isinstance(error, getattr(torch, "OutOfMemoryError", ())):
         return True
     # Only texts: to format other objects would run the function's code.
-    return any(isinstance(one, str) and _TEXTS.search(one) for one in error.args)
+    return any(isinstance(argument, str) and _TEXTS.search(argument) for argument in error.args)
 
 
 def advice(error: BaseException) -> str:

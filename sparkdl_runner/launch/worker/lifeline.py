@@ -57,8 +57,8 @@ def kill_family(name: str) -> None:
     mark = f"{FAMILY}={name}".encode()
     for _ in range(_LOOKS):  # A process may have started another just before it was killed.
         seen = {pid: processes.environment(pid) for pid in processes.ids() if pid != os.getpid()}
-        found = [pid for pid, environment in seen.items() if mark in environment]
-        for pid in found:
+        family = [pid for pid, environment in seen.items() if mark in environment]
+        for pid in family:
             try:
                 os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
@@ -66,7 +66,7 @@ def kill_family(name: str) -> None:
         # For a moment, a new process has a program and no environment.
         if any(processes.has_program(pid) for pid, environment in seen.items() if not environment):
             time.sleep(_START_SECONDS)
-        elif not found:
+        elif not family:
             return
 
 

@@ -44,12 +44,12 @@ def start(line: WorkerPipe, backend: Backend) -> None:
         stack = _stack(frames.get(main.ident or 0))
         threads, places = [main], [_place(stack)]
         if stack and stack[0].f_code.co_filename.endswith(_WAITING_FOR_THREADS):
-            others = [one for one in threading.enumerate() if one not in (main, own)]
+            others = [thread for thread in threading.enumerate() if thread not in (main, own)]
             threads += others[:_MOST_THREADS]
-            places += [_place(_stack(frames.get(one.ident or 0))) for one in threads[1:]]
+            places += [_place(_stack(frames.get(thread.ident or 0))) for thread in threads[1:]]
         return Pulse(
             place=hash(tuple(places)),
-            threads=[one.native_id for one in threads if one.native_id is not None],
+            threads=[thread.native_id for thread in threads if thread.native_id is not None],
             on_gpu=_uses_a_gpu(),
             joining=any(_is_one_of(backend.join_functions, frame) for frame in stack),
             communicating=bool(stack) and _is_part_of(backend.waiting_in, stack[0]),
@@ -76,7 +76,7 @@ def _lingering(stack: list[types.FrameType]) -> str:
             continue
         if not called.f_code.co_filename.endswith("/threading.py"):
             return f"{called.f_code.co_qualname}, which is registered with atexit,"
-        waited_for = [repr(one.name) for one in threading.enumerate() if not one.daemon]
+        waited_for = [repr(thread.name) for thread in threading.enumerate() if not thread.daemon]
         waited_for.remove(repr(threading.main_thread().name))
         return f"the thread {', '.join(waited_for)}" if waited_for else ""
     return ""

@@ -38,8 +38,8 @@ def search_path_for_children(added: Sequence[str], driver_path: Sequence[str]) -
     """
     ahead = set(ahead_of_packages(driver_path))
     also = extra_search_path(path for path in added if path in ahead)
-    found = dict.fromkeys([*extra_search_path(sys.path), *also])
-    return os.pathsep.join(path for path in found if not hides_standard_modules(path))
+    paths = dict.fromkeys([*extra_search_path(sys.path), *also])
+    return os.pathsep.join(path for path in paths if not hides_standard_modules(path))
 
 
 def hides_standard_modules(folder: str) -> bool:

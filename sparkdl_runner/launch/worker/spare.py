@@ -70,16 +70,16 @@ def _imported() -> tuple[object, ...]:
     importlib.invalidate_caches()
     modules = dict(sys.modules)
     files = {getattr(module, "__file__", None) for module in modules.values()}
-    found = {name: PathFinder.find_spec(name) for name in modules if "." not in name}
+    specs = {name: PathFinder.find_spec(name) for name in modules if "." not in name}
     return (
         {file: _state(file) for file in files if file},
-        {name: spec.origin for name, spec in found.items() if spec},
+        {name: spec.origin for name, spec in specs.items() if spec},
     )
 
 
 def _state(file: str) -> object:
     try:
-        found = os.stat(file)
+        status = os.stat(file)
     except OSError:
         return None  # A part of an archive, which is a part of the search path.
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -51,20 +51,20 @@ def ask(pid: int, fd: int, state: str) -> str:
             os.kill(pid, signal.SIGCONT)
     except (ProcessLookupError, PermissionError) as error:
         return f"(no stacks: {error})"
-    found = b""
+    answer = b""
     poller = select.poll()
     poller.register(fd, select.POLLIN)
     deadline = time.monotonic() + ANSWER_SECONDS
-    while (left := deadline - time.monotonic()) > 0 and len(found) < MAX_STACKS_BYTES:
-        if not poller.poll(1000 * min(left, _QUIET_SECONDS if found else left)):
+    while (left := deadline - time.monotonic()) > 0 and len(answer) < MAX_STACKS_BYTES:
+        if not poller.poll(1000 * min(left, _QUIET_SECONDS if answer else left)):
             break
         chunk = os.read(fd, 64 * 1024)
         if not chunk:
             break
-        found += chunk
-    if not found:
+        answer += chunk
+    if not answer:
         return "(no stacks: the process does not answer, not even its signal handler)"
-    return _of_the_function(found.decode(errors="replace"))
+    return _of_the_function(answer.decode(errors="replace"))
 
 
 def _of_the_function(text: str) -> str:

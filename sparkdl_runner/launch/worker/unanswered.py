@@ -19,7 +19,7 @@ def unanswered_addresses(pid: int) -> list[str]:
     Args:
         pid: The worker's process. Its network is read, which the agent shares.
     """
-    found = set()
+    addresses = set()
     own = _sockets(pid)
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
@@ -27,8 +27,8 @@ def unanswered_addresses(pid: int) -> list[str]:
                 # sl, local, remote, state, queues, timer, times sent again, uid, timeout, inode
                 fields = line.split()
                 if fields[3] in _OPEN_OR_OPENING and int(fields[6], 16) and fields[9] in own:
-                    found.add(_address(fields[2].partition(":")[0]))
-    return sorted(found)
+                    addresses.add(_address(fields[2].partition(":")[0]))
+    return sorted(addresses)
 
 
 def _sockets(pid: int) -> set[str]:

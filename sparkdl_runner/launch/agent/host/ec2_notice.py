@@ -38,8 +38,8 @@ def endpoint(environment: Mapping[str, str] = os.environ) -> str | None:
     """
     if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None
-    if found := environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT"):
-        return found.rstrip("/")
+    if url := environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT"):
+        return url.rstrip("/")
     for name in ("sys_vendor", "board_vendor"):
         with suppress(OSError):
             if (_DMI / name).read_text().strip() == "Amazon EC2":
@@ -94,12 +94,12 @@ class SpotNotice:
             ValueError: Its answer is no notice.
             HTTPException: Its answer is no HTTP.
         """
-        found = self._get("/latest/meta-data/spot/instance-action")
-        if found is None:
+        answer = self._get("/latest/meta-data/spot/instance-action")
+        if answer is None:
             return None
-        notice = parse_json(found)
+        notice = parse_json(answer)
         if not isinstance(notice, dict) or not notice.get("action"):
-            raise ValueError(f"{found[:100]!r} is no notice")
+            raise ValueError(f"{answer[:100]!r} is no notice")
         return f"EC2's notice: {notice['action']} at {notice.get('time')}"[:150]
 
     def _get(self, path: str) -> bytes | None:

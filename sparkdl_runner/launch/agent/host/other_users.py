@@ -47,8 +47,8 @@ def other_users() -> frozenset[int]:
     of others: hence sockets and logins count as well.
     """
     seen = {process.info["uids"] for process in psutil.process_iter(["uids"])} - {None}
-    found = {uids.real for uids in seen} | _with_sockets() | _logged_in()
-    return frozenset(filter(is_ordinary, found - {os.getuid(), os.geteuid()}))
+    users = {uids.real for uids in seen} | _with_sockets() | _logged_in()
+    return frozenset(filter(is_ordinary, users - {os.getuid(), os.geteuid()}))
 
 
 def is_ordinary(uid: int) -> bool:

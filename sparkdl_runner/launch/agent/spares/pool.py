@@ -73,7 +73,7 @@ def keep_spares(
     """
     with _lock:
         wanted = StartConditions.now(backend, environment) if seconds else None
-        for spare in [one for one in _spares if one.conditions != wanted]:
+        for spare in [spare for spare in _spares if spare.conditions != wanted]:
             spare.end()
         if wanted is not None:
             missing = number - len(_spares)

@@ -64,7 +64,9 @@ class StartConditions:
         """
         return cls(
             backend=backend,
-            variables=frozenset(one for one in environment.items() if is_read_at_start(one[0])),
+            variables=frozenset(
+                variable for variable in environment.items() if is_read_at_start(variable[0])
+            ),
             program=_identity(sys.executable),
             folder=_identity(os.getcwd())[:3],
             packages=tuple(_packages(path) for path in sys.path),
@@ -84,8 +86,12 @@ def _packages(path: str) -> tuple[object, ...]:
     """The packages installed in a folder of the search path; the state of an archive."""
     try:
         with os.scandir(path or ".") as entries:
-            found = {(one.name, one.inode()) for one in entries if one.name.endswith(_OF_PACKAGES)}
-            return path, frozenset(found)
+            packages = {
+                (entry.name, entry.inode())
+                for entry in entries
+                if entry.name.endswith(_OF_PACKAGES)
+            }
+            return path, frozenset(packages)
     except NotADirectoryError:
         return _identity(path)
     except OSError:
@@ -93,8 +99,8 @@ def _packages(path: str) -> tuple[object, ...]:
 
 
 def _identity(path: str) -> tuple[object, ...]:
-    found = os.stat(path)
-    return path, found.st_dev, found.st_ino, found.st_mtime_ns
+    status = os.stat(path)
+    return path, status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def _from_proc() -> list[str]:
@@ -135,7 +141,7 @@ def _text_of(path: Path) -> str:
         if path.is_symlink():
             return os.readlink(path)
         if path.is_dir():
-            return " ".join(sorted(os.readlink(one) for one in path.iterdir()))
+            return " ".join(sorted(os.readlink(link) for link in path.iterdir()))
         return path.read_text()
     except OSError:
         return ""  # This kernel has no such file.

@@ -62,12 +62,12 @@ class RendezvousCache(KeyValueServer):
         async with asyncio.timeout(FORWARD_SECONDS):
             reader, writer = await self._ask(method, f"{scope}/{key}", body)
             try:
-                found = await read_answer(reader)
+                answer = await read_answer(reader)
             finally:
                 writer.close()
         if method == "DELETE" and (copy := self._scopes.pop(scope, None)):
             copy.following.cancel()  # The next meeting's values are others.
-        return found
+        return answer
 
     async def _read(self, scope: str, key: str) -> Answer:
         copy = self._scopes.get(scope)

@@ -64,13 +64,13 @@ class KeyValueServer(ServerThread):
             await self.follow(scope, writer)
             return
         if body is None:
-            status, found = "413 Content Too Large", b""
+            status, content = "413 Content Too Large", b""
         else:
-            status, found = await self.answer(method, scope, key, body)
+            status, content = await self.answer(method, scope, key, body)
         writer.write(
-            f"HTTP/1.1 {status}\r\nContent-Length: {len(found)}\r\n"
+            f"HTTP/1.1 {status}\r\nContent-Length: {len(content)}\r\n"
             "Connection: close\r\n\r\n".encode()
-            + found
+            + content
         )
         async with asyncio.timeout(REQUEST_SECONDS):
             await writer.drain()
