@@ -43,7 +43,7 @@ _GROUPS = {
         "where": ("cli.where", "print the path of a job's file: where jobs/train.py"),
     },
 }
-_COMMANDS = {name: found for group in _GROUPS.values() for name, found in group.items()}
+_COMMANDS = {name: entry for group in _GROUPS.values() for name, entry in group.items()}
 _EXAMPLES = """\
 for example:
   sparkdl-runner doctor --np 2
@@ -82,8 +82,8 @@ def _run(argv: Sequence[str], chosen: str) -> int | None:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", help="one of these:")
     if chosen:
-        found = _import(chosen, _COMMANDS[chosen][0])
-        getattr(found, "JOB", found).add_parser(commands)
+        module = _import(chosen, _COMMANDS[chosen][0])
+        getattr(module, "JOB", module).add_parser(commands)
     # argparse takes what follows -- for its own, in ways that differ between its versions.
     own = list(argv[: argv.index("--")] if "--" in argv else argv)
     arguments = parser.parse_args(own)
@@ -96,7 +96,9 @@ def _run(argv: Sequence[str], chosen: str) -> int | None:
 def _listed() -> str:
     """The commands, by groups, which argparse has for flags alone."""
     return "\n\n".join(
-        "\n".join([f"{title}:", *(f"  {name:<15}{told}" for name, (_, told) in group.items())])
+        "\n".join(
+            [f"{title}:", *(f"  {name:<15}{meaning}" for name, (_, meaning) in group.items())]
+        )
         for title, group in _GROUPS.items()
     )
 

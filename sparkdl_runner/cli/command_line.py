@@ -79,10 +79,10 @@ class Parser(argparse.ArgumentParser):
         """
         given = [self._todays(text) for text in (sys.argv[1:] if args is None else args)]
         self._given = given
-        found, unknown = super().parse_known_args(given, namespace)
+        parsed, unknown = super().parse_known_args(given, namespace)
         if unknown:
             self.error(f"there is no {unknown[0]}{self._meant(unknown[0].partition('=')[0])}")
-        return found, unknown
+        return parsed, unknown
 
     def _todays(self, text: str) -> str:
         flag, equals, value = text.partition("=")
@@ -103,8 +103,8 @@ class Parser(argparse.ArgumentParser):
             return f"; {other} has it: see sparkdl-runner {other} --help."
         near = f"; did you mean {longer[0]!r}?" if longer else self._nearest(given, flags)
         if near == "." and self.pairs_flag and given.startswith("--"):
-            told = f"; an argument of the function is given by {self.pairs_flag} {name}=…"
-            return f"{told}, one of a script after --" if self.takes_more else told
+            hint = f"; an argument of the function is given by {self.pairs_flag} {name}=…"
+            return f"{hint}, one of a script after --" if self.takes_more else hint
         return near
 
     @staticmethod
@@ -115,12 +115,12 @@ class Parser(argparse.ArgumentParser):
 
     def _flags(self) -> list[str]:
         """All flags, also those of sub-commands."""
-        found = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
                 for parser in action.choices.values():
-                    found += parser._flags()
-        return found
+                    flags += parser._flags()
+        return flags
 
 
 def guarded(name: str, action: Callable[[], int | None]) -> int:

@@ -168,9 +168,9 @@ def _check_reader(fn: Callable[..., Any]) -> None:
         from sparkdl_runner.data.consumers.petastorm.engine import obstacle
 
         if sentence := obstacle():
-            found, _, _ = sentence.partition(": use ")
+            reason, _, _ = sentence.partition(": use ")
             raise LaunchError(
-                f"Horovod's estimators read their data by petastorm, and {found}: use "
+                f"Horovod's estimators read their data by petastorm, and {reason}: use "
                 "sparkdl_runner.estimator.TorchEstimator, which needs none, or an environment with "
                 "'sparkdl-runner[petastorm]'."
             )

@@ -23,8 +23,8 @@ def limit_bytes() -> int | None:
 
     A group keeps to the limits of those that it is in as well, so the least of them counts.
     """
-    found = [limit for group in _groups() if (limit := _limit(group)) is not None]
-    return min(found, default=None)
+    limits = [limit for group in _groups() if (limit := _limit(group)) is not None]
+    return min(limits, default=None)
 
 
 def _groups() -> list[Path]:
@@ -40,7 +40,9 @@ def _groups() -> list[Path]:
             # In a container the path is often that of the host, and our own group is the root.
             own = root / path.strip("/")
             above = [group for group in own.parents if group.is_relative_to(root)]
-            groups = [one for one in (own, *above) if any((one / name).exists() for name in _FILES)]
+            groups = [
+                group for group in (own, *above) if any((group / name).exists() for name in _FILES)
+            ]
             if groups:
                 return groups
     return []

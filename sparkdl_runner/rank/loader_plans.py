@@ -93,15 +93,15 @@ class LoaderPlans:
         mine = {"order": plan["order"], "arguments": plan["arguments"], "place": key[1]}
         with self._lock:
             self._worlds[world.rank] = world
-            told = self._plans.setdefault(key, {})
-            told[world.rank] = mine
-            first = next(iter(told.values()))  # All before this one are equal to it.
-            if len(told) == world.size:
+            plans = self._plans.setdefault(key, {})
+            plans[world.rank] = mine
+            first = next(iter(plans.values()))  # All before this one are equal to it.
+            if len(plans) == world.size:
                 del self._plans[key]  # It is complete, and there may be one for every epoch.
             if self._has_differed or mine["order"] == first["order"]:
                 return None
             self._has_differed = True
-            return _sentence(told, key[1])
+            return _sentence(plans, key[1])
 
     def compare_left_over(self) -> tuple[World, str] | None:
         """Compares the loaders that ranks made at different places, once all have returned.
@@ -110,14 +110,14 @@ class LoaderPlans:
             A rank that read in another order, and the words to follow its name.
         """
         left: dict[str, dict[int, list[dict[str, Any]]]] = {}
-        for (data, _, _), told in self._plans.items():
-            for rank, plan in told.items():
+        for (data, _, _), of_ranks in self._plans.items():
+            for rank, plan in of_ranks.items():
                 left.setdefault(data, {}).setdefault(rank, []).append(plan)
         for by_rank in left.values():
             # Compare only data that every rank read by a loader of its own place.
             if len(by_rank) < next(iter(self._worlds.values())).size or self._has_differed:
                 continue
-            rank = min(by_rank, key=lambda one: (len(by_rank[one]), -one))
+            rank = min(by_rank, key=lambda rank: (len(by_rank[rank]), -rank))
             for mine in by_rank[rank]:
                 nearest = {
                     other: min(plans, key=lambda plan: _distance(mine, plan))
@@ -128,11 +128,11 @@ class LoaderPlans:
         return None
 
 
-def _sentence(told: Mapping[int, Mapping[str, Any]], place: str) -> str:
-    found = _differences(told, "arguments") or _differences(told, "order")
+def _sentence(plans: Mapping[int, Mapping[str, Any]], place: str) -> str:
+    differences = _differences(plans, "arguments") or _differences(plans, "order")
     return (
         "reads its data in another order than other ranks, so that some rows would be read "
-        f"twice and others never: {'; '.join(found)}. Its loader is made in "
+        f"twice and others never: {'; '.join(differences)}. Its loader is made in "
         f"{place.partition(' < ')[0] or 'unknown code'}. Give all ranks the same. Where a "
         "rank is to read all rows by itself, give cur_shard=0 and shard_count=1."
     )
@@ -143,17 +143,17 @@ def _distance(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
     return sum(one["order"][name] != other["order"].get(name) for name in one["order"])
 
 
-def _differences(told: Mapping[int, Mapping[str, Any]], part: str) -> list[str]:
+def _differences(plans: Mapping[int, Mapping[str, Any]], part: str) -> list[str]:
     """One entry for each setting that is not the same: its values, and which ranks have each."""
-    found = []
-    for name in next(iter(told.values()))[part]:
+    differences = []
+    for name in next(iter(plans.values()))[part]:
         ranks: dict[str, list[int]] = {}
-        for rank, plan in sorted(told.items()):
+        for rank, plan in sorted(plans.items()):
             ranks.setdefault(repr(plan[part].get(name)), []).append(rank)
         if len(ranks) > 1:
             values = [f"{value} on {_named(those)}" for value, those in ranks.items()]
-            found.append(f"{name} is {', '.join(values[:_MOST_RANKS])}")
-    return found
+            differences.append(f"{name} is {', '.join(values[:_MOST_RANKS])}")
+    return differences
 
 
 def _named(ranks: list[int]) -> str:

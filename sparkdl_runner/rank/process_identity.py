@@ -69,5 +69,5 @@ def _is_no_process(pid: int) -> bool:
 
 def started_ticks(pid: int) -> int | None:
     """When a process started, see ``ProcessStat``; None if there is none, or it has ended."""
-    found = processes.stat(pid)
-    return None if found is None or found.has_ended else found.started_ticks
+    stat = processes.stat(pid)
+    return None if stat is None or stat.has_ended else stat.started_ticks
