@@ -129,7 +129,7 @@ class TorchEstimator(
 
     def setParams(self, **params: Any) -> TorchEstimator:  # noqa: N802
         """Sets Params by name."""
-        params = with_todays_names(params, _EARLIER, lambda told: warn(told, stacklevel=4))
+        params = with_todays_names(params, _EARLIER, lambda message: warn(message, stacklevel=4))
         known = [param.name for param in self.params]
         refuse_other_names(type(self).__name__, params, known)
         return self._set(**params)
@@ -176,7 +176,7 @@ class TorchEstimator(
         fitted models are not logged to the fits' MLflow runs, since most of them are tried only:
         ``log_torch_model`` logs one.
         """
-        estimators = [self.copy(one) for one in paramMaps]
+        estimators = [self.copy(param_map) for param_map in paramMaps]
         conversions = Conversions(dataset, len(estimators))
 
         def fit(index: int) -> TorchModel:

@@ -110,7 +110,8 @@ class TorchModel(Model, MLReadable["TorchModel"], MLWritable):
         )
         self._inputs = inputs if isinstance(inputs, Inputs) else Inputs.of(inputs, network)
         self._outputs = {
-            label: one if isinstance(one, Output) else Output(one) for label, one in outputs.items()
+            label: output if isinstance(output, Output) else Output(output)
+            for label, output in outputs.items()
         }
         self._network = copy.deepcopy(network).to("cpu").eval()
         self._graph: bytes | None = None
@@ -118,7 +119,7 @@ class TorchModel(Model, MLReadable["TorchModel"], MLWritable):
         self._columns = None if columns is None else with_float_type(columns, network)
         self._reading = dict(reading or {})
         self._packed: dict[tuple[str, str], PackedNetwork] = {}
-        self.history = [dict(one) for one in history]
+        self.history = [dict(metrics) for metrics in history]
         self.run_id = run_id
 
     def get_model(self) -> torch.nn.Module:
@@ -216,8 +217,8 @@ class TorchModel(Model, MLReadable["TorchModel"], MLWritable):
         packed = self._packed_for(dataset.sparkSession)
         prediction = Prediction(packed, description, self.getOrDefault("batch_size"))
         made_of = f"predictions of {self.uid}"
-        found = dataset.withColumn(made_of, prediction_udf(prediction, description)(*given))
-        is_struct = sum(len(one.columns) for one in description.outputs.values()) > 1
+        frame = dataset.withColumn(made_of, prediction_udf(prediction, description)(*given))
+        is_struct = sum(len(output.columns) for output in description.outputs.values()) > 1
         added = [
             _typed(
                 f"`{made_of}`.{field(number, name)}" if is_struct else f"`{made_of}`",
@@ -226,7 +227,7 @@ class TorchModel(Model, MLReadable["TorchModel"], MLWritable):
             for number, (label, made) in enumerate(names.items())
             for name, column in made.items()
         ]
-        return found.select("*", *added).drop(made_of)
+        return frame.select("*", *added).drop(made_of)
 
     def _packed_for(self, session: SparkSession) -> PackedNetwork:
         """The network for the workers of a Spark session, as it was sent to them already."""

@@ -55,13 +55,13 @@ class TorchEstimatorParams(Params):
 
     def explainParam(self, param: str | Param[Any]) -> str:  # noqa: N802
         """Its name, its meaning, its default and its value, each on one line."""
-        found = self.getParam(param) if isinstance(param, str) else param
+        chosen = self.getParam(param) if isinstance(param, str) else param
         said = [
-            f"{word}: {described(held[found])}"
+            f"{word}: {described(held[chosen])}"
             for word, held in (("default", self._defaultParamMap), ("current", self._paramMap))
-            if found in held
+            if chosen in held
         ]
-        return f"{found.name}: {found.doc} ({', '.join(said) or 'undefined'})"
+        return f"{chosen.name}: {chosen.doc} ({', '.join(said) or 'undefined'})"
 
     def _value(self, name: str) -> Any:
         """The Param's value, or None where it has none."""

@@ -75,16 +75,16 @@ def _encode(value: Any) -> Any:
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, list):
-        return [_encode(one) for one in value]
+        return [_encode(item) for item in value]
     if isinstance(value, tuple):
-        return {"tuple": [_encode(one) for one in value]}
+        return {"tuple": [_encode(item) for item in value]}
     if isinstance(value, Mapping):
-        return {"dict": [[_encode(key), _encode(one)] for key, one in value.items()]}
+        return {"dict": [[_encode(key), _encode(item)] for key, item in value.items()]}
     if isinstance(value, functools.partial):
         return {
             "partial": _encode(value.func),
-            "arguments": [_encode(one) for one in value.args],
-            "keywords": {name: _encode(one) for name, one in value.keywords.items()},
+            "arguments": [_encode(argument) for argument in value.args],
+            "keywords": {name: _encode(argument) for name, argument in value.keywords.items()},
         }
     reference = reference_of(value)
     if reference is not None:
@@ -145,15 +145,15 @@ def _is_same(one: Any, other: Any) -> bool:
 
 def _decode(value: Any) -> Any:
     if isinstance(value, list):
-        return [_decode(one) for one in value]
+        return [_decode(item) for item in value]
     if not isinstance(value, dict):
         return value
     if "tuple" in value:
-        return tuple(_decode(one) for one in value["tuple"])
+        return tuple(_decode(item) for item in value["tuple"])
     if "dict" in value:
-        return {_decode(key): _decode(one) for key, one in value["dict"]}
+        return {_decode(key): _decode(item) for key, item in value["dict"]}
     if "partial" in value:
-        keywords = {name: _decode(one) for name, one in value["keywords"].items()}
+        keywords = {name: _decode(argument) for name, argument in value["keywords"].items()}
         function = _decode(value["partial"])
         return functools.partial(function, *map(_decode, value["arguments"]), **keywords)
     if "reference" in value:
@@ -161,14 +161,14 @@ def _decode(value: Any) -> Any:
     kind = _imported(value["object"])
     if not _can_be_called(kind):
         raise ValueError(f"{value['object']} is not among the classes that are called here")
-    return kind(**{name: _decode(one) for name, one in value["arguments"].items()})
+    return kind(**{name: _decode(argument) for name, argument in value["arguments"].items()})
 
 
 def _code_in(value: Any) -> str | None:
     """What is not plain data in an encoded value, in words; None where it is plain."""
     if isinstance(value, dict) and set(value) not in ({"tuple"}, {"dict"}):
         kinds = {"pickle": "a pickle", "partial": "a partial", "reference": "a name to import"}
-        return next((kinds[one] for one in kinds if one in value), "an object")
+        return next((kinds[kind] for kind in kinds if kind in value), "an object")
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return next(filter(None, map(_code_in, inner)), None)
 

@@ -45,7 +45,9 @@ class SearchNames:
         maps = None if frame is None else frame.f_locals.get("paramMaps")
         if frame is None or maps is None:
             return None
-        texts = told_apart([{_named(key, owner): one[key] for key in one} for one in maps])
+        texts = told_apart(
+            [{_named(key, owner): param_map[key] for key in param_map} for param_map in maps]
+        )
         fold = _fold(frame.f_back)
         if fold is not None:
             texts = [f"{text} (fold {fold})".lstrip() for text in texts]
@@ -57,7 +59,7 @@ class SearchNames:
     def name_of(self, chosen: object) -> RunName | None:
         """The name of the fit with this map of Params; None if it is none of the search's."""
         pairs = zip(self.maps, self.names, strict=True)
-        return next((name for one, name in pairs if one is chosen), None)
+        return next((name for param_map, name in pairs if param_map is chosen), None)
 
 
 def _named(param: Param[Any], owner: str) -> str:

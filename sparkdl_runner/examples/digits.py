@@ -53,13 +53,13 @@ def read_digits() -> Any:
     """
     import numpy as np
 
-    found = importlib.util.find_spec("sklearn")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or spec.origin is None:
         raise ModuleNotFoundError(
             "The digits come with scikit-learn, which is not installed here: run pip install "
             "scikit-learn."
         )
-    path = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    path = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
     return np.loadtxt(path, delimiter=",", dtype="float32")
 
 

@@ -102,8 +102,8 @@ def tensors(column: Column, array: pa.Array) -> dict[str, torch.Tensor]:
 
     # torch warns of memory that it must not write to, such as Arrow's.
     return {
-        name: torch.from_numpy(one if one.flags.writeable else one.copy())
-        for name, one in entries(column, array).items()
+        name: torch.from_numpy(values if values.flags.writeable else values.copy())
+        for name, values in entries(column, array).items()
     }
 
 
@@ -208,7 +208,7 @@ def _other_type(column: Column, array: pa.Array) -> str:
     takes = {"number": "numbers", "image": "encoded images, as bytes,"}.get(
         column.kind, "lists or arrays of numbers"
     )
-    value = next((one for one in array if one.is_valid), None)
+    value = next((scalar for scalar in array if scalar.is_valid), None)
     held = "" if value is None else f" and holds {str(value.as_py())[:50]!r}"
     return (
         f"The column {column.name!r} is of type {array.type}{held}; the model takes {takes} there."

@@ -98,7 +98,11 @@ def _free(description: Description, argument: str) -> dict[int, Any]:
     import torch
 
     columns = description.inputs.arguments.get(argument, description.inputs.arguments.get("", ()))
-    free = [one for one in description.columns if one.name in columns and None in one.row_shape]
+    free = [
+        column
+        for column in description.columns
+        if column.name in columns and None in column.row_shape
+    ]
     return {1: torch.export.Dim.AUTO} if free else {}
 
 
@@ -110,18 +114,18 @@ def _require_same(network: Any, graph: Any, description: Description, rows: int)
     with torch.no_grad():
         expected = by_label(network(*positional, **named), labels)
         try:
-            found = by_label(graph(*positional, **named), labels)
+            outputs = by_label(graph(*positional, **named), labels)
         except Exception as error:
             raise NotExportableError(
                 f"its graph refuses {rows} rows: {first_line(error)}"
             ) from error
-    if not _are_same(found, expected):
+    if not _are_same(outputs, expected):
         raise NotExportableError(f"its graph answers otherwise than the network to {rows} rows")
 
 
-def _are_same(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> bool:
+def _are_same(outputs: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> bool:
     return all(
-        found[label].shape == one.shape
-        and found[label].allclose(one, _RELATIVE_ERROR, _ABSOLUTE_ERROR, equal_nan=True)
-        for label, one in expected.items()
+        outputs[label].shape == tensor.shape
+        and outputs[label].allclose(tensor, _RELATIVE_ERROR, _ABSOLUTE_ERROR, equal_nan=True)
+        for label, tensor in expected.items()
     )

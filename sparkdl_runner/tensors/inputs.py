@@ -123,9 +123,9 @@ def _shown(value: torch.Tensor) -> str:
 def _parameters(network: torch.nn.Module) -> tuple[list[str], bool]:
     """The names of the arguments of ``forward``, and whether it takes any others."""
     known = inspect.signature(network.forward).parameters.values()
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in known)
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known)
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [one.name for one in known if one.kind in by_name], takes_any
+    return [parameter.name for parameter in known if parameter.kind in by_name], takes_any
 
 
 def _joined(values: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -138,7 +138,9 @@ def _joined(values: Sequence[torch.Tensor]) -> torch.Tensor:
     import torch
 
     if len(values) > 1:
-        whole = torch.cat([one[:, None] if one.ndim == 1 else one for one in values], dim=1)
+        whole = torch.cat(
+            [column[:, None] if column.ndim == 1 else column for column in values], dim=1
+        )
         return whole if whole.is_floating_point() else whole.float()
     (value,) = values
     if value.dtype == torch.uint8 and value.ndim == 4:

@@ -46,8 +46,8 @@ def checked(output: torch.Tensor, expected: Output, label: str) -> torch.Tensor:
     wanted = None if expected.size is None else expected.size
     if expected.task == "regression" or expected.task == "binary":
         wanted = wanted or 1
-    found = 1 if output.ndim == 1 else output.shape[1]
-    if output.ndim > 2 or (wanted is not None and found != wanted):
+    size = 1 if output.ndim == 1 else output.shape[1]
+    if output.ndim > 2 or (wanted is not None and size != wanted):
         numbers = "any count of" if wanted is None else str(wanted)
         raise ValueError(
             f"The model returned {list(output.shape)} for {label!r}; expected {numbers} numbers a "
@@ -75,13 +75,13 @@ def by_label(value: Any, labels: Sequence[str]) -> dict[str, torch.Tensor]:
         return {labels[0]: value}
     if isinstance(value, (tuple, list)) and len(value) == len(labels):
         return dict(zip(labels, value, strict=True))
-    found = f"a {type(value).__name__}"
+    returned = f"a {type(value).__name__}"
     if isinstance(value, (tuple, list, Mapping)):
-        found += f" of {len(value)}" + (
+        returned += f" of {len(value)}" + (
             f" ({', '.join(value)})" if isinstance(value, Mapping) else ""
         )
     raise TypeError(
-        f"The model returned {found}; expected a tensor for each label column "
+        f"The model returned {returned}; expected a tensor for each label column "
         f"({', '.join(labels)}): one tensor, several in this order, or a dict by these names."
     )
 

@@ -44,7 +44,7 @@ class Description:
         return cls(
             inputs=Inputs(arguments, tuple(inputs["extra"])),
             columns=tuple(map(Column.from_json, value["columns"])),
-            outputs={label: Output(**one) for label, one in value["outputs"].items()},
+            outputs={label: Output(**output) for label, output in value["outputs"].items()},
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -55,7 +55,8 @@ class Description:
             "inputs": described(self.inputs),
             "columns": [column.to_json() for column in self.columns],
             "outputs": {
-                label: {"task": one.task, "size": one.size} for label, one in self.outputs.items()
+                label: {"task": output.task, "size": output.size}
+                for label, output in self.outputs.items()
             },
         }
 
@@ -95,21 +96,21 @@ class Predictor:
 
         batch: dict[str, torch.Tensor] = {}
         given = {
-            column.name: (column, one)
-            for column, one in zip(self.description.columns, arrays, strict=True)
+            column.name: (column, array)
+            for column, array in zip(self.description.columns, arrays, strict=True)
         }
         for argument, columns in self._matrices.items():
             dtype = np.dtype(given[columns[0]][0].dtype)
-            found = [entries(*given.pop(name))[name] for name in columns]
-            matrix = _matrix(found, dtype if dtype.kind == "f" else np.dtype(np.float32))
+            values = [entries(*given.pop(name))[name] for name in columns]
+            matrix = _matrix(values, dtype if dtype.kind == "f" else np.dtype(np.float32))
             batch[argument] = torch.from_numpy(matrix)
-        for column, one in given.values():
-            batch.update(tensors(column, one))
+        for column, array in given.values():
+            batch.update(tensors(column, array))
         parts = []
         with torch.inference_mode():
             for start in range(0, max(rows, 1), self.batch_size):
                 end = start + self.batch_size
-                part = {name: one[start:end] for name, one in batch.items()}
+                part = {name: tensor[start:end] for name, tensor in batch.items()}
                 parts.append(self._columns(part))
         return {
             label: {
@@ -121,15 +122,15 @@ class Predictor:
     def _columns(self, batch: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
         outputs = self._outputs(batch)
         return {
-            label: prediction_columns(checked(outputs[label].cpu(), one, label), one.task)
-            for label, one in self.description.outputs.items()
+            label: prediction_columns(checked(outputs[label].cpu(), output, label), output.task)
+            for label, output in self.description.outputs.items()
         }
 
     def _outputs(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        on_device = {name: one.to(self.device) for name, one in batch.items()}
+        on_device = {name: tensor.to(self.device) for name, tensor in batch.items()}
         positional, named = self._inputs(on_device)
-        found = self.network(*positional, **named)
-        return by_label(found, list(self.description.outputs))
+        returned = self.network(*positional, **named)
+        return by_label(returned, list(self.description.outputs))
 
 
 def _matrix(columns: Sequence[Array], dtype: np.dtype[Any]) -> Array:

@@ -67,10 +67,10 @@ def padded(
         ``[n, length, *shape]`` numbers, and int64 ``[n]``: how many of each are real.
     """
     offsets, numbers = ragged(rows, shape, dtype)
-    found = np.diff(offsets)
-    sizes = np.minimum(found, length)
-    if found.max(initial=0) > length:
-        place = np.arange(len(numbers)) - np.repeat(offsets[:-1], found)
+    lengths = np.diff(offsets)
+    sizes = np.minimum(lengths, length)
+    if lengths.max(initial=0) > length:
+        place = np.arange(len(numbers)) - np.repeat(offsets[:-1], lengths)
         numbers = numbers[place < length]
     result = np.full((len(rows), length, *shape), pad_value, dtype=dtype)
     result[np.arange(length) < sizes[:, None]] = numbers

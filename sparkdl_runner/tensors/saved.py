@@ -58,19 +58,19 @@ def reference_of(value: Any) -> str | None:
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
         return None
     try:
-        found = imported(f"{module}:{name}")
+        target = imported(f"{module}:{name}")
     except (ImportError, AttributeError, ValueError):
         return None
-    return f"{module}:{name}" if found is value else None
+    return f"{module}:{name}" if target is value else None
 
 
 def imported(reference: str) -> Any:
     """The function or class of which ``reference_of`` returned this."""
     module, _, name = reference.partition(":")
-    found: Any = importlib.import_module(module)
+    target: Any = importlib.import_module(module)
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def save(
@@ -118,7 +118,7 @@ def save(
         import cloudpickle
 
         (folder / PICKLE_FILE).write_bytes(cloudpickle.dumps(network))
-    found = {
+    facts = {
         **about,
         "format": _FORMAT,
         "form": form,
@@ -126,7 +126,7 @@ def save(
         "torch": torch.__version__,
         "description": description.to_json(),
     }
-    (folder / ABOUT_FILE).write_text(json.dumps(found, indent=2))
+    (folder / ABOUT_FILE).write_text(json.dumps(facts, indent=2))
     return form, reason
 
 

@@ -55,18 +55,18 @@ class ServedNetwork:
         import pandas as pd
 
         columns = self._predictor.description.columns
-        missing = [one.name for one in columns if one.name not in data.columns]
+        missing = [column.name for column in columns if column.name not in data.columns]
         if missing:
             raise BadColumnError(
                 f"The DataFrame has no column {missing[0]!r}, which the model takes. It has: "
                 f"{', '.join(map(str, data.columns))}."
             )
-        arrays = [arrow_of(one, data[one.name]) for one in columns]
-        found = self._predictor.predict(arrays, len(data))
+        arrays = [arrow_of(column, data[column.name]) for column in columns]
+        predictions = self._predictor.predict(arrays, len(data))
         return pd.DataFrame(
             {
                 self._names[label][name]: _series(numbers)
-                for label, made in found.items()
+                for label, made in predictions.items()
                 for name, numbers in made.items()
                 if name in self._names[label]
             },

@@ -134,10 +134,10 @@ def _device_number(address: str) -> int:
     count = torch.cuda.device_count()
     if address.isdigit() and int(address) < count:
         return int(address)
-    names = [one.strip() for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    names = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     if address not in names:
         known = map(torch.cuda.get_device_properties, range(count))
-        names = [f"GPU-{getattr(one, 'uuid', '')}" for one in known]  # Older torch knows none.
+        names = [f"GPU-{getattr(gpu, 'uuid', '')}" for gpu in known]  # Older torch knows none.
     return names.index(address) if address in names[:count] else 0
 
 
@@ -225,12 +225,12 @@ def _names(struct: pa.StructType) -> list[str]:
     return [struct.field(number).name for number in range(struct.num_fields)]
 
 
-def _as_arrow(found: dict[str, dict[str, Array]], rows: int) -> pa.Array:
+def _as_arrow(predictions: dict[str, dict[str, Array]], rows: int) -> pa.Array:
     """The only column, or a struct of several: a struct takes Python and Java longer."""
     import pyarrow as pa
 
     arrays, names = [], []
-    for number, columns in enumerate(found.values()):
+    for number, columns in enumerate(predictions.values()):
         for name, numbers in columns.items():
             offsets = np.zeros(rows + 1, dtype=np.int32)
             if numbers.dtype == np.bool_:

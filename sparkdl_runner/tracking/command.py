@@ -73,11 +73,11 @@ def _run(arguments: argparse.Namespace) -> int:
             run = call(partial(client.get_run, run_id), f"find run {run_id}")
             is_ours = known is not None and known.is_ours and run.info.status == "RUNNING"
             opened = Opened(client=client, uri=call.uri, run=run, is_ours=is_ours, first_attempt=1)
-            told, is_left = _deliver(opened, url, known)
+            outcome, is_left = _deliver(opened, url, known)
         except LaunchError as error:
-            told, is_left = str(error), True
+            outcome, is_left = str(error), True
         left += is_left
-        print(f"run {run_id}: {lines(told)}", flush=True)
+        print(f"run {run_id}: {lines(outcome)}", flush=True)
     return 1 if left else 0
 
 
@@ -89,17 +89,19 @@ def _found(folders: list[str]) -> Iterator[tuple[str, str]]:
     """
     own = private_folder(SPOOLS).glob("*.jsonl")
     waiting = {path.stem for path in own if path.stat().st_size}
-    unended = {one for one in left_run.left_runs() if (left_run.left_run(one) or _LOST).status}
-    found = [(run_id, "") for run_id in sorted(waiting | unended)]
+    unended = {
+        run_id for run_id in left_run.left_runs() if (left_run.left_run(run_id) or _LOST).status
+    }
+    runs = [(run_id, "") for run_id in sorted(waiting | unended)]
     for folder in folders:
         url = Path(folder).absolute().as_uri() if folder.startswith((".", "/")) else folder
         try:
-            found += undelivered.files_in(url).items()
+            runs += undelivered.files_in(url).items()
         except (OSError, ValueError) as error:
             raise ConfigError(f"{Redactor()(folder)} cannot be read: {error}.") from None
-    if not found:
+    if not runs:
         print("There is nothing to deliver.")
-    yield from found
+    yield from runs
 
 
 def _deliver(opened: Opened, url: str, known: LeftRun | None) -> tuple[str, bool]:
@@ -132,18 +134,18 @@ def _deliver(opened: Opened, url: str, known: LeftRun | None) -> tuple[str, bool
         return f"{left} of {count} entries could not be delivered ({delivery.trouble})", True
     if url:
         undelivered.delete(url)
-    refused = "".join(f"; MLflow refused {one}" for one in delivery.refused)
-    told = f"{count} entries delivered{refused}"
+    refused = "".join(f"; MLflow refused {refusal}" for refusal in delivery.refused)
+    outcome = f"{count} entries delivered{refused}"
     if known is None or not known.status:
         left_run.forget(run_id)
-        return told, False
+        return outcome, False
     ended, is_left = _end(opened, known)
-    return f"{told}; {ended}", is_left
+    return f"{outcome}; {ended}", is_left
 
 
 def _tell_wait(run_id: str, holder: Holder) -> None:
-    told = f"waiting up to {holder.seconds:g} s for a sign of {holder}"
-    print(f"run {run_id}: {line(told)}", flush=True)
+    message = f"waiting up to {holder.seconds:g} s for a sign of {holder}"
+    print(f"run {run_id}: {line(message)}", flush=True)
 
 
 def _end(opened: Opened, known: LeftRun) -> tuple[str, bool]:

@@ -102,7 +102,7 @@ class RunTicket(_Run):
 
     def for_rank(self, rank: int, host: str) -> tuple[RankRun, dict[str, str]]:
         """Makes a rank's folder. Returns the rank's values, and its worker's variables."""
-        shared = {one.name: getattr(self, one.name) for one in fields(_Run)}
+        shared = {member.name: getattr(self, member.name) for member in fields(_Run)}
         folder = tempfile.mkdtemp(prefix=folder_prefix())
         is_elsewhere = self.store_file is not None and not self.store_file.is_here()
         run = RankRun(
@@ -140,7 +140,7 @@ def _is_taken(name: str) -> bool:
 
     A host's own credentials for its cloud come before the driver's, and all of them do.
     """
-    cloud = next((one for one in _CLOUDS if name.startswith(one)), None)
+    cloud = next((prefix for prefix in _CLOUDS if name.startswith(prefix)), None)
     if cloud is None:
         return True
     if _WHO.match(name):

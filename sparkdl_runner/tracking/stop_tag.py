@@ -48,22 +48,22 @@ class StopTag:
     def _run(self) -> None:
         self._take()
         while not self._over.wait(LOOK_SECONDS):
-            told = self._take()
-            if told:
-                self._stop(f"the run's tag {STOP_TAG} asks for it: {told[:_MOST_CHARACTERS]}")
+            reason = self._take()
+            if reason:
+                self._stop(f"the run's tag {STOP_TAG} asks for it: {reason[:_MOST_CHARACTERS]}")
                 return
 
     def _take(self) -> str:
         """The tag's value, which is deleted; empty if there is none, or the server is away."""
-        found: list[str] = []
+        values: list[str] = []
 
         def look() -> None:
             value = self._client.get_run(self._run_id).data.tags.get(STOP_TAG)
             if value:
                 self._client.delete_tag(self._run_id, STOP_TAG)
-                found.append(str(value))
+                values.append(str(value))
 
         # MLflow's client asks a server that is away again and again, for minutes.
         if why_unreachable(self._client.tracking_uri) is None:
             problem_within(look, REQUEST_SECONDS)
-        return found[0] if found else ""
+        return values[0] if values else ""

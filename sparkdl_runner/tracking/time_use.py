@@ -84,5 +84,5 @@ def part_of(thread: threading.Thread) -> str:
 
 def _sleeps(thread: threading.Thread) -> bool:
     """Whether the thread sleeps; false where the system does not tell."""
-    found = processes.stat(os.getpid(), thread.native_id)
-    return found is not None and found.state == "S"
+    status = processes.stat(os.getpid(), thread.native_id)
+    return status is not None and status.state == "S"

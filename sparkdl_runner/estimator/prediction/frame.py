@@ -42,7 +42,7 @@ def require_frame(frame: Any, verb: str) -> None:
 
 def with_float_type(columns: Sequence[Column], network: Any) -> tuple[Column, ...]:
     """Columns of fractions in the type that the network computes in, if it has one."""
-    floats = {str(one.dtype).removeprefix("torch.") for one in network.parameters()} & {
+    floats = {str(parameter.dtype).removeprefix("torch.") for parameter in network.parameters()} & {
         "float32",
         "float64",
     }
@@ -50,7 +50,9 @@ def with_float_type(columns: Sequence[Column], network: Any) -> tuple[Column, ..
         return tuple(columns)
     (dtype,) = floats
     is_float = ("float32", "float64")
-    return tuple(replace(one, dtype=dtype) if one.dtype in is_float else one for one in columns)
+    return tuple(
+        replace(column, dtype=dtype) if column.dtype in is_float else column for column in columns
+    )
 
 
 def as_network_takes(
@@ -79,11 +81,11 @@ def as_network_takes(
     arguments = dict(description.inputs.arguments)
     given: list[tuple[Column, SparkColumn]] = []
     for argument, names in joined.items():
-        found = columns[names[0]].dtype
-        dtype = found if found in ("float32", "float64") else "float32"
+        first_dtype = columns[names[0]].dtype
+        dtype = first_dtype if first_dtype in ("float32", "float64") else "float32"
         numbers = [taken.pop(name) for name in names]
-        if found != dtype:  # Each cast is a call to Java.
-            numbers = [one.cast(_SPARK_TYPES[dtype]) for one in numbers]
+        if first_dtype != dtype:  # Each cast is a call to Java.
+            numbers = [number.cast(_SPARK_TYPES[dtype]) for number in numbers]
         array = Column(name=argument, kind="list", dtype=dtype, shape=(len(names),))
         given.append((array, f.array(*numbers)))
         arguments[argument] = (argument,)
@@ -130,7 +132,7 @@ def _at_depth(
     """Numbers, lists of them, or lists of lists, each converted."""
     if depth == 0:
         return convert(value)
-    return f.transform(value, lambda one: _at_depth(depth - 1, convert, one))
+    return f.transform(value, lambda item: _at_depth(depth - 1, convert, item))
 
 
 def _microseconds_of_utc(moment: SparkColumn) -> SparkColumn:
@@ -164,17 +166,17 @@ def _lists_without_nulls(
         return value  # Vectors hold no nulls.
     inner = kind.elementType
     if isinstance(inner, t.ArrayType):
-        return f.transform(value, lambda one: _lists_without_nulls(column, inner, one, leaf))
+        return f.transform(value, lambda item: _lists_without_nulls(column, inner, item, leaf))
     if not kind.containsNull:
         return value
     # array_contains gives null for a list that has nulls and not this number, so one fast loop
     # finds them. Only a list that has the number itself is looked through one by one.
     rare = f.lit(-3.0e-39 if leaf in ("float", "double") else -113).cast(leaf)
     has_rare = f.array_contains(value, rare)
-    has_null = f.when(has_rare, f.exists(value, lambda one: one.isNull())).otherwise(
+    has_null = f.when(has_rare, f.exists(value, lambda number: number.isNull())).otherwise(
         has_rare.isNull()
     )
-    filled = f.transform(value, lambda one: f.coalesce(one, _instead(column, leaf)))
+    filled = f.transform(value, lambda number: f.coalesce(number, _instead(column, leaf)))
     return f.when(value.isNotNull() & has_null, filled).otherwise(value)
 
 

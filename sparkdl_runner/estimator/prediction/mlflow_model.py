@@ -125,7 +125,7 @@ def written(
             "data_path": str(data),
             "code_paths": [str(code)],
             "signature": _signature(model, columns),
-            "input_example": example[[one.name for one in columns]],
+            "input_example": example[[column.name for column in columns]],
             "pip_requirements": _requirements(form, columns),
         }
 
@@ -173,7 +173,7 @@ def _signature(model: TorchModel, columns: tuple[Column, ...]) -> Any:
     # MLflow's spark_udf gives the first column where it is asked for one number.
     for label, names in model.output_names().items():
         several = model.description.outputs[label].columns
-        for name, column in sorted(names.items(), key=lambda one: one[0] != PREDICTION):
+        for name, column in sorted(names.items(), key=lambda item: item[0] != PREDICTION):
             kind = Array(DataType.double) if several[name] else DataType.double
             outputs.append(ColSpec(kind, column))
     return ModelSignature(Schema(inputs), Schema(outputs))
@@ -181,9 +181,9 @@ def _signature(model: TorchModel, columns: tuple[Column, ...]) -> Any:
 
 def _requirements(form: str, columns: tuple[Column, ...]) -> list[str]:
     packages = ["torch", "numpy", "pandas", "pyarrow", "safetensors"]
-    packages += ["pillow"] if any(one.kind == "image" for one in columns) else []
+    packages += ["pillow"] if any(column.kind == "image" for column in columns) else []
     packages += ["cloudpickle"] if form == "pickle" else []
-    return [f"{one}=={metadata.version(one).partition('+')[0]}" for one in packages]
+    return [f"{package}=={metadata.version(package).partition('+')[0]}" for package in packages]
 
 
 def _copy_package(folder: Path) -> None:

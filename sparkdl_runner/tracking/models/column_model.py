@@ -32,7 +32,7 @@ def _load_pyfunc(path: str, model_config: dict[str, Any] | None = None) -> Colum
     return ColumnModel(loaded.pytorch_model, loaded.device, **about)
 
 
-def named_outputs(found: Any) -> dict[str, Any]:
+def named_outputs(outputs: Any) -> dict[str, Any]:
     """A network's outputs by name: ``""`` for one tensor, ``output_0`` and so on for several.
 
     Raises:
@@ -40,15 +40,17 @@ def named_outputs(found: Any) -> dict[str, Any]:
     """
     import torch
 
-    named: Mapping[str, Any] = {"": found}
-    if isinstance(found, Mapping):
-        named = {str(name): one for name, one in found.items()}
-    elif isinstance(found, (tuple, list)):
-        named = {f"output_{place}": one for place, one in enumerate(found)}
-    wrong = [type(one).__name__ for one in named.values() if not isinstance(one, torch.Tensor)]
+    named: Mapping[str, Any] = {"": outputs}
+    if isinstance(outputs, Mapping):
+        named = {str(name): output for name, output in outputs.items()}
+    elif isinstance(outputs, (tuple, list)):
+        named = {f"output_{place}": output for place, output in enumerate(outputs)}
+    wrong = [
+        type(output).__name__ for output in named.values() if not isinstance(output, torch.Tensor)
+    ]
     if wrong or not named:
         raise TypeError(
-            f"log_model: the network returns a {type(found).__name__}"
+            f"log_model: the network returns a {type(outputs).__name__}"
             + (f" that holds a {wrong[0]}" if wrong and "" not in named else "")
             + "; expected a tensor, or a tuple or dict of tensors. Log a module around it that "
             "returns that."
@@ -86,11 +88,11 @@ class ColumnModel:
         if self._arguments[0]["columns"] is None:
             is_named = isinstance(data, (Mapping, pd.DataFrame))
             arrays = [
-                np.asarray(data[one["name"]] if is_named else data, dtype=one["dtype"])
-                for one in self._arguments
+                np.asarray(data[argument["name"]] if is_named else data, dtype=argument["dtype"])
+                for argument in self._arguments
             ]
             return _as_one(self._called(arrays))
-        rows = [_rows_of(data, one) for one in self._arguments]
+        rows = [_rows_of(data, argument) for argument in self._arguments]
         if not any(isinstance(column, list) for column in rows):
             return _as_one(self._called(self._shaped(rows)), data.index)
         lengths = np.array([[row.size for row in column] for column in rows]).T
@@ -99,26 +101,32 @@ class ColumnModel:
         for length in np.unique(lengths, axis=0):
             places = np.flatnonzero((lengths == length).all(axis=1))
             alike = [np.stack([column[place] for place in places]) for column in rows]
-            for name, found in self._called(self._shaped(alike)).items():
+            for name, predictions in self._called(self._shaped(alike)).items():
                 into = scored.setdefault(name, [None] * len(lengths))
-                for place, row in zip(places, found, strict=True):
+                for place, row in zip(places, predictions, strict=True):
                     into[place] = row
-        return _as_one({name: _stacked(found) for name, found in scored.items()}, data.index)
+        return _as_one(
+            {name: _stacked(predictions) for name, predictions in scored.items()}, data.index
+        )
 
     def _shaped(self, flat: Sequence[Any]) -> list[Any]:
-        return [_shaped(rows, one) for rows, one in zip(flat, self._arguments, strict=True)]
+        return [
+            _shaped(rows, argument) for rows, argument in zip(flat, self._arguments, strict=True)
+        ]
 
     def _called(self, arrays: Sequence[Any]) -> dict[str, Any]:
         import torch
 
-        tensors = [torch.from_numpy(np.ascontiguousarray(one)).to(self._device) for one in arrays]
+        tensors = [
+            torch.from_numpy(np.ascontiguousarray(array)).to(self._device) for array in arrays
+        ]
         with torch.no_grad():
             if self._by_name:
-                names = [one["name"] for one in self._arguments]
-                found = self._network(**dict(zip(names, tensors, strict=True)))
+                names = [argument["name"] for argument in self._arguments]
+                outputs = self._network(**dict(zip(names, tensors, strict=True)))
             else:
-                found = self._network(*tensors)
-        return {name: one.cpu().numpy() for name, one in named_outputs(found).items()}
+                outputs = self._network(*tensors)
+        return {name: output.cpu().numpy() for name, output in named_outputs(outputs).items()}
 
 
 def _rows_of(data: pd.DataFrame, argument: Mapping[str, Any]) -> Any:
@@ -142,7 +150,7 @@ def _shaped(flat: Any, argument: Mapping[str, Any]) -> Any:
 
 
 def _stacked(rows: list[Any]) -> Any:
-    if len({one.shape for one in rows}) > 1:
+    if len({row.shape for row in rows}) > 1:
         raise ValueError(
             "Rows of different lengths have predictions of different shapes, which make no "
             "column: predict for rows of one length at a time, or pad them."
@@ -150,11 +158,13 @@ def _stacked(rows: list[Any]) -> Any:
     return np.stack(rows)
 
 
-def _as_one(found: dict[str, Any], index: Any = None) -> Any:
+def _as_one(outputs: dict[str, Any], index: Any = None) -> Any:
     """The only output; or several, as a column each where the rows came as a DataFrame."""
-    if "" in found:
-        return found[""]
+    if "" in outputs:
+        return outputs[""]
     if index is None:
-        return found
-    columns = {name: one if one.ndim == 1 else one.tolist() for name, one in found.items()}
+        return outputs
+    columns = {
+        name: output if output.ndim == 1 else output.tolist() for name, output in outputs.items()
+    }
     return pd.DataFrame(columns, index=index)

@@ -42,28 +42,29 @@ class Example:
         """
         by_name = isinstance(given, Mapping)
         if isinstance(given, Mapping):
-            named = {str(name): _own(one) for name, one in given.items()}
+            named = {str(name): _own(value) for name, value in given.items()}
         elif isinstance(given, tuple):
             # A network that takes any number of them has no names for them.
-            known = [one.name for one in _positional(network)][: len(given)]
+            known = [parameter.name for parameter in _positional(network)][: len(given)]
             known += [f"input_{place}" for place in range(len(known), len(given))]
-            named = {name: _own(one) for name, one in zip(known, given, strict=True)}
+            named = {name: _own(value) for name, value in zip(known, given, strict=True)}
         else:
             named = {"": _own(given)}
-        counts = {len(one) if one.ndim else 0 for one in named.values()}
+        counts = {len(tensor) if tensor.ndim else 0 for tensor in named.values()}
         if not counts or 0 in counts:
             raise ValueError(
                 "log_model: input_example has no rows; give some that the network takes."
             )
         if len(counts) > 1:
-            shapes = ", ".join(f"{name} {list(one.shape)}" for name, one in named.items())
+            shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in named.items())
             raise ValueError(
                 f"log_model: the tensors of input_example differ in their rows ({shapes}); the "
                 "first dimension of each is the rows."
             )
         if counts.pop() < MIN_ROWS:
             named = {
-                name: one.repeat(MIN_ROWS, *[1] * (one.ndim - 1)) for name, one in named.items()
+                name: tensor.repeat(MIN_ROWS, *[1] * (tensor.ndim - 1))
+                for name, tensor in named.items()
             }
         return cls(tensors=named, by_name=by_name)
 
@@ -98,7 +99,9 @@ class Example:
 
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return {name: one.detach() for name, one in named_outputs(self.call(network)).items()}
+            return {
+                name: output.detach() for name, output in named_outputs(self.call(network)).items()
+            }
 
     def resized(self, sizes: Mapping[Place, int]) -> Example:
         """The rows with other sizes: their values are moved on by one and repeated."""
@@ -119,4 +122,4 @@ def _own(given: Any) -> torch.Tensor:
 
 def _positional(network: torch.nn.Module) -> list[inspect.Parameter]:
     known = inspect.signature(network.forward).parameters.values()
-    return [one for one in known if one.kind is one.POSITIONAL_OR_KEYWORD]
+    return [parameter for parameter in known if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]

@@ -25,17 +25,17 @@ one, or several that must agree."""
 def other_sizes(network: Any, example: Example) -> OtherSizes:
     """Finds out which sizes may vary, by asking the network."""
     more_rows = dict.fromkeys(example.rows, example.num_rows + 1)
-    found: OtherSizes = {}
+    sizes: OtherSizes = {}
     if _takes(network, example.resized(more_rows)):
-        found[example.rows] = example.num_rows + 1
+        sizes[example.rows] = example.num_rows + 1
     for places, size in _groups(example):
-        if any(set(places) & set(known) for known in found):
+        if any(set(places) & set(known) for known in sizes):
             continue
         for other in (size - 1, size + 1):
             if _takes(network, example.resized({**more_rows, **dict.fromkeys(places, other)})):
-                found[places] = other
+                sizes[places] = other
                 break
-    return found
+    return sizes
 
 
 def _groups(example: Example) -> Iterator[tuple[tuple[Place, ...], int]]:
@@ -43,14 +43,14 @@ def _groups(example: Example) -> Iterator[tuple[tuple[Place, ...], int]]:
     # torch exports a size of 1 or 0 as a constant. Of 2, one less is such a size.
     sizes = {
         (name, dimension): size
-        for name, one in example.tensors.items()
-        for dimension, size in enumerate(one.shape)
+        for name, tensor in example.tensors.items()
+        for dimension, size in enumerate(tensor.shape)
         if dimension and size > MIN_ROWS
     }
     for place, size in sizes.items():
         yield (place,), size
     for size in dict.fromkeys(sizes.values()):
-        together = tuple(place for place, one in sizes.items() if one == size)
+        together = tuple(place for place, own_size in sizes.items() if own_size == size)
         if len(together) > 1:
             yield together, size
 
@@ -99,7 +99,7 @@ def export(
     else:
         # All may vary; then all but one; then the number of rows alone.
         kept = [list(others)]
-        kept += [[one for one in others if one != out] for out in list(others)[1:]]
+        kept += [[group for group in others if group != out] for out in list(others)[1:]]
         kept += [[example.rows]] if len(others) > 2 else []
         tried = [
             {
@@ -153,25 +153,25 @@ def _export(
     return shapes
 
 
-def are_same(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> bool:
+def are_same(outputs: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> bool:
     """Whether two answers differ by no more than the order in which they were computed."""
-    return found.keys() == expected.keys() and all(
-        found[name].shape == one.shape
-        and found[name].allclose(one, RELATIVE_ERROR, ABSOLUTE_ERROR, equal_nan=True)
-        for name, one in expected.items()
+    return outputs.keys() == expected.keys() and all(
+        outputs[name].shape == tensor.shape
+        and outputs[name].allclose(tensor, RELATIVE_ERROR, ABSOLUTE_ERROR, equal_nan=True)
+        for name, tensor in expected.items()
     )
 
 
 def _require_same(network: Any, graph: Any, example: Example) -> None:
     expected = example.answer(network)
-    shapes = [list(one.shape) for one in example.tensors.values()]
-    told = f"rows of shape {shapes[0] if len(shapes) == 1 else shapes}"
+    shapes = [list(tensor.shape) for tensor in example.tensors.values()]
+    rows = f"rows of shape {shapes[0] if len(shapes) == 1 else shapes}"
     try:
-        found = example.answer(graph)
+        answer = example.answer(graph)
     except Exception as error:
-        raise NotExportableError(f"its graph refuses {told}: {first_line(error)}") from error
-    if not are_same(found, expected):
-        raise NotExportableError(f"its graph answers otherwise than the network to {told}")
+        raise NotExportableError(f"its graph refuses {rows}: {first_line(error)}") from error
+    if not are_same(answer, expected):
+        raise NotExportableError(f"its graph answers otherwise than the network to {rows}")
 
 
 def _shapes_of_inputs(program: Any, example: Example) -> Shapes:

@@ -23,7 +23,9 @@ def taken_by(log: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str,
         arguments: In today's names.
     """
     known = inspect.signature(log).parameters
-    taken = {name: one for name, one in arguments.items() if name in known or name not in _NEWER}
+    taken = {
+        name: value for name, value in arguments.items() if name in known or name not in _NEWER
+    }
     if "name" in arguments and "name" not in known:
         taken["artifact_path"] = arguments["name"]
     return taken
@@ -31,10 +33,12 @@ def taken_by(log: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str,
 
 def version_of(info: Any, name: str | None) -> str:
     """The version under which a model was registered, also before MLflow 2.14, which says it."""
-    found = getattr(info, "registered_model_version", None)
-    if found is None:
+    version = getattr(info, "registered_model_version", None)
+    if version is None:
         from mlflow import MlflowClient
 
         versions = MlflowClient().search_model_versions(f"name='{name}'")
-        found = max(int(one.version) for one in versions if one.run_id == info.run_id)
-    return str(found)
+        version = max(
+            int(registered.version) for registered in versions if registered.run_id == info.run_id
+        )
+    return str(version)

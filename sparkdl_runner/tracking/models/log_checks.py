@@ -86,16 +86,16 @@ def _local_path(uri: str) -> Path | None:
 
 
 def _check_folder(folder: Path, setting: str, size_bytes: int) -> None:
-    there = next(one for one in (folder, *folder.parents) if one.exists())
-    told = "The training was not begun, since its model could not be saved at the end: "
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    message = "The training was not begun, since its model could not be saved at the end: "
     if not os.access(there, os.W_OK | os.X_OK):
         raise RunnerError(
-            f"{told}this user may not write to {there}. Give it the right, or set {setting} to "
+            f"{message}this user may not write to {there}. Give it the right, or set {setting} to "
             "another folder."
         )
     free = shutil.disk_usage(there).free
     if free < size_bytes:
         raise RunnerError(
-            f"{told}it takes at least {size_bytes:,} bytes, and {there} has {free:,} free. Make "
+            f"{message}it takes at least {size_bytes:,} bytes, and {there} has {free:,} free. Make "
             f"room, or set {setting} to another folder."
         )

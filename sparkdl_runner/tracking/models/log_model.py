@@ -173,8 +173,8 @@ def log_model(
     }
     client = mlflow.MlflowClient()
     if hasattr(client, "set_logged_model_tags"):  # Before MLflow 3, a model has none.
-        told = {key: text for key, text in all_tags.items() if text}
-        client.set_logged_model_tags(info.model_id, told)
+        filled_tags = {key: text for key, text in all_tags.items() if text}
+        client.set_logged_model_tags(info.model_id, filled_tags)
     if alias is not None:
         version = version_of(info, registered_model_name)
         client.set_registered_model_alias(registered_model_name, alias, version)
@@ -195,10 +195,10 @@ def _load(network: torch.nn.Module, checkpoint: SavedModel) -> None:
     try:
         network.load_state_dict(checkpoint.model)
     except RuntimeError as error:
-        told = " ".join(line.strip() for line in str(error).splitlines()[1:3])
+        problem = " ".join(line.strip() for line in str(error).splitlines()[1:3])
         raise ValueError(
             f"log_model: the checkpoint {checkpoint.path} is of another network than "
-            f"{type(network).__name__}: {told}"
+            f"{type(network).__name__}: {problem}"
         ) from None
 
 

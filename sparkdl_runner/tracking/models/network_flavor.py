@@ -47,7 +47,7 @@ class NetworkFlavor:
         """Rows as users of the model have them: arrays, or a DataFrame of the columns."""
         import pandas as pd
 
-        arrays = {name: one.numpy() for name, one in example.tensors.items()}
+        arrays = {name: tensor.numpy() for name, tensor in example.tensors.items()}
         if self.columns is None:
             return arrays[""] if example.is_one_tensor else arrays
         frame: dict[str, Any] = {}
@@ -82,26 +82,26 @@ class NetworkFlavor:
         from mlflow.types.schema import Array, ColSpec, TensorSpec
 
         try:
-            arrays = {name: one.numpy() for name, one in self.expected.items()}
+            arrays = {name: tensor.numpy() for name, tensor in self.expected.items()}
         except TypeError:
-            types = ", ".join(str(one.dtype) for one in self.expected.values())
+            types = ", ".join(str(tensor.dtype) for tensor in self.expected.values())
             raise TypeError(
                 f"log_model: the network returns {types}, and MLflow knows only NumPy's types. Log "
                 "a module around it that returns one of these, as by .float()."
             ) from None
-        kinds = {name: DataType.from_numpy_type(one.dtype) for name, one in arrays.items()}
+        kinds = {name: DataType.from_numpy_type(array.dtype) for name, array in arrays.items()}
         # A prediction for one row. A tensor would be an array of arrays in Spark.
         are_columns = all(
-            kinds[name] is not None and one.ndim in (1, 2) for name, one in arrays.items()
+            kinds[name] is not None and array.ndim in (1, 2) for name, array in arrays.items()
         )
         if not are_columns or (self.columns is None and "" not in arrays):
             return [
-                TensorSpec(one.dtype, (-1, *one.shape[1:]), name or None)
-                for name, one in arrays.items()
+                TensorSpec(array.dtype, (-1, *array.shape[1:]), name or None)
+                for name, array in arrays.items()
             ]
         return [
-            ColSpec(kinds[name] if one.ndim == 1 else Array(kinds[name]), name or None)
-            for name, one in arrays.items()
+            ColSpec(kinds[name] if array.ndim == 1 else Array(kinds[name]), name or None)
+            for name, array in arrays.items()
         ]
 
     def save_model(
@@ -181,12 +181,12 @@ class NetworkFlavor:
         answers = loaded.predict(self.as_given(self.fresh))
         if "" in self.expected:
             answers = {"": answers}
-        found = {}
-        for name, one in self.expected.items():
+        tensors = {}
+        for name, tensor in self.expected.items():
             # A column of arrays is a Series of lists.
             rows = answers[name].tolist() if isinstance(answers[name], pd.Series) else answers[name]
-            found[name] = torch.as_tensor(np.asarray(rows), dtype=one.dtype)
-        if not are_same(found, self.expected):
+            tensors[name] = torch.as_tensor(np.asarray(rows), dtype=tensor.dtype)
+        if not are_same(tensors, self.expected):
             raise RuntimeError(
                 "log_model: the model was written, and answers otherwise than the network once it "
                 "is loaded again; it is not logged."

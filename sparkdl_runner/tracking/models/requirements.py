@@ -16,13 +16,13 @@ def requirements(network: torch.nn.Module | None = None) -> list[str]:
     """Packages that loading the model needs; of a pickled one those of its classes too."""
     import torch
 
-    found = {"torch": torch.__version__.partition("+")[0]}
+    versions = {"torch": torch.__version__.partition("+")[0]}
     if network is not None:
         installed = metadata.packages_distributions()
         for module in _modules(network):
             for package in installed.get(module, ()):
-                found[package] = metadata.version(package)
-    return [f"{name}=={version}" for name, version in found.items()]
+                versions[package] = metadata.version(package)
+    return [f"{name}=={version}" for name, version in versions.items()]
 
 
 def own_modules(network: torch.nn.Module) -> list[str]:

@@ -69,7 +69,7 @@ def make_active(run: RankRun, take_name: Callable[[str], None]) -> None:
         """Keeps the training's run at the bottom of MLflow's stack, or out of it."""
         stack: list[Any] = _stack(fluent)
         if is_elsewhere(experiment_id):
-            stack[:] = [one for one in stack if one.info.run_id != run.run_id]
+            stack[:] = [active for active in stack if active.info.run_id != run.run_id]
         elif not stack:
             stack.append(JoinedRun(known))
         return stack

@@ -6,7 +6,7 @@ from __future__ import annotations
 def advice(error: BaseException) -> str:
     """What to write in place of what failed; empty if this is no error of those known here."""
     # Only MLflow's own text: to format other objects would run the function's code.
-    words = next((one for one in error.args if isinstance(one, str)), "")
+    words = next((argument for argument in error.args if isinstance(argument, str)), "")
     if type(error).__name__ != "MlflowException" or "input_example is required" not in words:
         return ""
     return (

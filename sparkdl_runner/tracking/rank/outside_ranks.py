@@ -61,14 +61,14 @@ def _record(uri: str, run_id: str) -> Recorder:
         for problem in report["problems"]:
             tell(f"{problem}.")
 
-    found = Recorder(0, send)
+    run_recorder = Recorder(0, send)
 
     def close() -> None:
-        found.close()
+        run_recorder.close()
         if left := delivery.close(CLOSE_SECONDS):
             tell(f"{left} metrics were not delivered; they are in {spool.path}.")
         else:
             folder.rmdir()
 
     atexit.register(close)
-    return found
+    return run_recorder

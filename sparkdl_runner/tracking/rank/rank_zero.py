@@ -38,7 +38,7 @@ def recording_store(
         params: Sequence[Any] = (),
         tags: Sequence[Any] = (),
     ) -> None:
-        entries = [_metric(one) for one in metrics if not _is_of_a_run(one)]
+        entries = [_metric(metric) for metric in metrics if not _is_of_a_run(metric)]
         entries += [["param", str(param.key), str(param.value)] for param in params]
         entries += [["tag", str(tag.key), str(tag.value)] for tag in tags]
         recorder.add(entries)
@@ -56,7 +56,7 @@ def recording_store(
             if run_id == run.run_id:
                 # Without a step MLflow takes 0, as if training had not begun.
                 newest = recorder.newest_step
-                models = [type(one)(one.model_id, one.step or newest) for one in models]
+                models = [type(model)(model.model_id, model.step or newest) for model in models]
             super().log_outputs(run_id, models)
 
     def is_ours(args: tuple[Any, ...], options: dict[str, Any]) -> bool:

@@ -30,7 +30,7 @@ def description_of(summary: RunSummary) -> str:
         f"**{end}**" if end else "",
         _own_run(summary.function_run),
         _figures(summary.values()),
-        *(f"Warning: {told}" for told in warnings if told),
+        *(f"Warning: {warning}" for warning in warnings if warning),
         "\n".join(map(_item, attempts)) if len(attempts) > 1 or summary.error else "",
         _figures(summary.pace()),
         escaped(summary.sentence()),

@@ -68,30 +68,34 @@ class Goodput:
         """The share, and where the rest went, as far as it shows."""
         whole = sum(self.seconds.values())
         shares = {name: self.seconds[name] / (whole or 1.0) for name in PARTS[1:]}
-        rest = ", ".join(f"{name} {one:.1%}" for name, one in shares.items() if one >= LEAST_SHARE)
+        rest = ", ".join(
+            f"{name} {share:.1%}" for name, share in shares.items() if share >= LEAST_SHARE
+        )
         return f"goodput {self.share:.1%} of {whole:,.0f} s{f' ({rest})' if rest else ''}"
 
 
 def goodput_of(attempts: Sequence[AttemptTime]) -> Goodput:
     """Adds up all attempts of a run, in their order."""
     seconds = dict.fromkeys(PARTS, 0.0)
-    following = [one.began_after for one in attempts[1:]]
-    for number, one in enumerate(attempts):
+    following = [attempt.began_after for attempt in attempts[1:]]
+    for number, attempt in enumerate(attempts):
         if number < len(following):
             kept = following[number]
         else:
-            kept = one.checkpoint_step if one.has_failed else one.last_step
+            kept = attempt.checkpoint_step if attempt.has_failed else attempt.last_step
         first = RESTART if number else START
-        whole = max(0.0, one.ended_at - one.began_at)
-        if one.first_step_at is None:
+        whole = max(0.0, attempt.ended_at - attempt.began_at)
+        if attempt.first_step_at is None:
             seconds[first] += whole
             continue
-        until_first = min(max(0.0, one.first_step_at - one.began_at), whole)
-        running = min(max(0.0, one.running_seconds), whole - until_first)
-        waits = min(max(0.0, one.input_seconds), running)
-        saves = min(max(0.0, one.checkpoint_seconds), running - waits)
+        until_first = min(max(0.0, attempt.first_step_at - attempt.began_at), whole)
+        running = min(max(0.0, attempt.running_seconds), whole - until_first)
+        waits = min(max(0.0, attempt.input_seconds), running)
+        saves = min(max(0.0, attempt.checkpoint_seconds), running - waits)
         useful = running - waits - saves
-        lost = useful * (min(max(0, one.last_step - kept), one.steps) / max(1, one.steps))
+        lost = useful * (
+            min(max(0, attempt.last_step - kept), attempt.steps) / max(1, attempt.steps)
+        )
         seconds[first] += until_first
         seconds[DATA_WAIT] += waits
         seconds[CHECKPOINT] += saves
@@ -108,15 +112,15 @@ def goodput_of(attempts: Sequence[AttemptTime]) -> Goodput:
 
 def times_in(tags: Mapping[str, str], numbers: Iterable[int]) -> list[AttemptTime]:
     """The times that earlier drivers wrote into the run's tags; malformed ones are skipped."""
-    found = []
+    times = []
     for number in numbers:
         try:
-            told = parse_json((hidden_tag(tags, TIME_TAG.format(number)) or "").encode())
+            written = parse_json((hidden_tag(tags, TIME_TAG.format(number)) or "").encode())
             # An attempt whose driver was lost told this before its end.
-            found.append(build(AttemptTime, told))
+            times.append(build(AttemptTime, written))
         except (ForeignFileError, ValueError):
             continue
-    return found
+    return times
 
 
 def _short(value: float | None) -> float | None:

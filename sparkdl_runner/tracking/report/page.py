@@ -36,7 +36,7 @@ def write_page(summary: RunSummary, folder: Path) -> None:
             if warning
         ),
         error=f"<h2>What ended it</h2>{ended_by}" if summary.error else "",
-        attempts="\n".join(_row(_attempt_cells(one)) for one in summary.attempts),
+        attempts="\n".join(_row(_attempt_cells(attempt)) for attempt in summary.attempts),
         times=_times(summary),
         versions=html.escape(summary.versions),
     )
@@ -58,11 +58,11 @@ def _attempt_cells(attempt: AttemptRow) -> list[str]:
 
 def _times(summary: RunSummary) -> str:
     """A row for each rank that made steps, with a bar of the parts of its step."""
-    steps = {rank: one for rank, one in summary.totals.items() if one.steps}
+    steps = {rank: counts for rank, counts in summary.totals.items() if counts.steps}
     if not steps:
         return ""
     ranks = sorted(steps)[:MAX_RANKS]
-    longest = max(sum(map(one.per_step, PARTS)) for one in steps.values()) or 1.0
+    longest = max(sum(map(counts.per_step, PARTS)) for counts in steps.values()) or 1.0
     rows = []
     for rank in ranks:
         parts = {part: steps[rank].per_step(part) for part in PARTS}
@@ -71,8 +71,8 @@ def _times(summary: RunSummary) -> str:
             for part, seconds in parts.items()
         )
         host = html.escape(summary.hosts.get(rank, ""))
-        told = [f"{1000 * seconds:.3g} ms" for seconds in parts.values()]
-        rows.append(_row([str(rank), host, f"{steps[rank].steps:,}", *told, bar]))
+        times = [f"{1000 * seconds:.3g} ms" for seconds in parts.values()]
+        rows.append(_row([str(rank), host, f"{steps[rank].steps:,}", *times, bar]))
     head = "".join(f'<th><i class="{part}"></i> {LABELS[part]}</th>' for part in PARTS)
     more = f"<p>{len(steps) - MAX_RANKS} more ranks</p>" if len(steps) > MAX_RANKS else ""
     return (

@@ -59,8 +59,8 @@ class Counts:
 def samples_per_second(ranks: Iterable[Counts]) -> float:
     """The rate of all ranks since they began; 0 if unknown."""
     counted = list(ranks)
-    running = max((one.running_seconds for one in counted), default=0.0)
-    return sum(one.samples for one in counted) / running if running > 0 else 0.0
+    running = max((counts.running_seconds for counts in counted), default=0.0)
+    return sum(counts.samples for counts in counted) / running if running > 0 else 0.0
 
 
 class Performance:
@@ -92,13 +92,13 @@ class Performance:
 
     def means(self) -> Counts:
         """The mean of the ranks of this attempt, of what their steps took."""
-        ranks = [one for one in self._now.values() if one.steps]
+        ranks = [counts for counts in self._now.values() if counts.steps]
         if not ranks:
             return Counts()
         return Counts(
-            steps=max(one.steps for one in ranks),
-            running_seconds=fmean(one.running_seconds for one in ranks),
-            seconds={part: fmean(one.seconds[part] for one in ranks) for part in PARTS},
+            steps=max(counts.steps for counts in ranks),
+            running_seconds=fmean(counts.running_seconds for counts in ranks),
+            seconds={part: fmean(counts.seconds[part] for counts in ranks) for part in PARTS},
         )
 
     def see(self, rank: int, report: dict[str, Any]) -> None:
@@ -111,29 +111,32 @@ class Performance:
         if not active:
             return []
         self._told = dict(self._now)
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         self._apart |= self._differing()
-        for rank, one in list(active.items())[:MAX_SHOWN_RANKS]:
+        for rank, counts in list(active.items())[:MAX_SHOWN_RANKS]:
             prefix = f"{SYSTEM_PREFIX}rank_{rank}/step_seconds/"
-            found |= {f"{prefix}{part}": one.per_step(part) for part in self._apart}
+            values |= {f"{prefix}{part}": counts.per_step(part) for part in self._apart}
         # The rate of some ranks is not that of all: wait until each has added something.
         unrated = self._added_since(self._rated)
         if len(unrated) == world_size:
             self._rated = dict(self._now)
-            if any(one.samples for one in unrated.values()):
-                rates = [one.samples / one.running_seconds for one in unrated.values()]
-                found[THROUGHPUT] = sum(rates)
+            if any(counts.samples for counts in unrated.values()):
+                rates = [counts.samples / counts.running_seconds for counts in unrated.values()]
+                values[THROUGHPUT] = sum(rates)
         prefix = f"{SYSTEM_PREFIX}step_seconds/"
         for part in PARTS:
-            found[f"{prefix}{part}"] = fmean(one.per_step(part) for one in active.values())
-        found[f"{prefix}total"] = fmean(one.running_seconds / one.steps for one in active.values())
-        return [["metric", name, value, timestamp_ms, step, {}] for name, value in found.items()]
+            values[f"{prefix}{part}"] = fmean(counts.per_step(part) for counts in active.values())
+        values[f"{prefix}total"] = fmean(
+            counts.running_seconds / counts.steps for counts in active.values()
+        )
+        return [["metric", name, value, timestamp_ms, step, {}] for name, value in values.items()]
 
     def _differing(self) -> set[str]:
         """The parts of a step of which some rank's share is another one than some other's."""
-        ranks = [one for one in self._now.values() if one.running_seconds >= _SURE_SECONDS]
+        ranks = [counts for counts in self._now.values() if counts.running_seconds >= _SURE_SECONDS]
         shares = {
-            part: [one.seconds[part] / one.running_seconds for one in ranks] for part in PARTS
+            part: [counts.seconds[part] / counts.running_seconds for counts in ranks]
+            for part in PARTS
         }
         return {part for part, all_ in shares.items() if all_ and max(all_) - min(all_) > _APART}
 
@@ -142,7 +145,11 @@ class Performance:
             rank: counts.plus(before.get(rank, Counts()), times=-1)
             for rank, counts in sorted(self._now.items())
         }
-        return {rank: one for rank, one in added.items() if one.steps and one.running_seconds > 0}
+        return {
+            rank: counts
+            for rank, counts in added.items()
+            if counts.steps and counts.running_seconds > 0
+        }
 
 
 def host_entries(

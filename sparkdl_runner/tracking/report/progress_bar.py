@@ -47,17 +47,17 @@ class ProgressBar(Reports):
         if report["total_steps"]:
             bar.total = report["total_steps"]
         latest = list(report["latest"].items())[:MAX_METRICS]
-        told = {line(name): f"{value:.4g}" for name, value in latest}
+        figures = {line(name): f"{value:.4g}" for name, value in latest}
         if report["epoch"] is not None:
-            told = {"epoch": str(report["epoch"]), **told}
-        shown = (world.attempt, report["step"], bar.total, told)
+            figures = {"epoch": str(report["epoch"]), **figures}
+        shown = (world.attempt, report["step"], bar.total, figures)
         if shown == self._shown:
             return
         self._shown, self._seconds = shown, report["running_seconds"]
         bar.initial = report["step"] - report["steps"]
         bar.n = max(report["step"], 0)
         self._set_clock()
-        bar.set_postfix(told, refresh=False)
+        bar.set_postfix(figures, refresh=False)
         bar.refresh()
 
     def close(self) -> None:

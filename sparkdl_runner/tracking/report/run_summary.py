@@ -123,24 +123,26 @@ class RunSummary:
         count = len(self.attempts)
         tried = "" if count == 1 else f", in {count} attempts"
         hosts = f"{self.num_hosts} host{'s' * (self.num_hosts != '1')}"
-        told = f"{self.num_ranks} ranks on {hosts}{tried}."
-        seconds = {part: sum(one.seconds[part] for one in self.totals.values()) for part in PARTS}
+        text = f"{self.num_ranks} ranks on {hosts}{tried}."
+        seconds = {
+            part: sum(counts.seconds[part] for counts in self.totals.values()) for part in PARTS
+        }
         if whole := sum(seconds.values()):
             shares = {LABELS[part]: f"{seconds[part] / whole:.0%}" for part in PARTS}
             used = [f"{label} {share}" for label, share in shares.items() if share != "0%"]
-            told += f" Of their time: {', '.join(used)}."
+            text += f" Of their time: {', '.join(used)}."
         if self.time_use:
-            told += f" {self.time_use[0].upper()}{self.time_use[1:]}."
+            text += f" {self.time_use[0].upper()}{self.time_use[1:]}."
         if skipped := self.metrics.get(SKIPPED_IMAGES):
-            told += f" {skipped:,.0f} images did not decode and were skipped."
-        return told
+            text += f" {skipped:,.0f} images did not decode and were skipped."
+        return text
 
     def slowest_rank(self) -> str:
         """The rank that the others wait for, in a sentence; empty where there are no others."""
         own = {
-            rank: sum(one.per_step(part) for part in PARTS if part != COMMUNICATION)
-            for rank, one in self.totals.items()
-            if one.steps
+            rank: sum(counts.per_step(part) for part in PARTS if part != COMMUNICATION)
+            for rank, counts in self.totals.items()
+            if counts.steps
         }
         if len(own) < 2:
             return ""
@@ -159,24 +161,24 @@ class RunSummary:
 
     def values(self) -> list[tuple[str, str]]:
         """The last values of the training's own metrics, of a few of them: names and values."""
-        found = [
+        figures = [
             (name, f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}")
             for name, value in self.metrics.items()
             if not name.startswith((*OF_THE_RUN, SKIPPED_IMAGES))
         ]
-        return found[:MAX_FIGURES]
+        return figures[:MAX_FIGURES]
 
     def pace(self) -> list[tuple[str, str]]:
         """How long it took, how far it came and how fast: names and values."""
         seconds = self.ended_at - self.began_at
-        found = [("time", f"{seconds / 60:.1f} min" if seconds > 120 else f"{seconds:.0f} s")]
+        figures = [("time", f"{seconds / 60:.1f} min" if seconds > 120 else f"{seconds:.0f} s")]
         if (goodput := self.metrics.get(GOODPUT)) is not None:
-            found.append(("goodput", f"{goodput:.0%}"))
-        if step := max((one.step for one in self.attempts), default=0):
-            found.append(("last step", f"{step:,}"))
+            figures.append(("goodput", f"{goodput:.0%}"))
+        if step := max((attempt.step for attempt in self.attempts), default=0):
+            figures.append(("last step", f"{step:,}"))
         if rate := samples_per_second(self.totals.values()):
-            found.append(("samples/s", f"{rate:,.0f}"))
-        return found
+            figures.append(("samples/s", f"{rate:,.0f}"))
+        return figures
 
 
 def clock(at: float) -> str:

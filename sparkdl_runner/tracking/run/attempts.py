@@ -46,8 +46,8 @@ class Attempts:
         attempt.checkpoint_step = self._ranks.checkpoint_step
         attempt.time = self._time(attempt.ended_at, has_failed=bool(error))
         tag = f"{ATTEMPT_TAG}.{attempt.number}.ended_by"
-        found = [["tag", tag, attempt.ended_by], _tag_of(attempt.number, attempt.time)]
-        return found + self._metrics(self._times(), attempt.ended_at)
+        entries = [["tag", tag, attempt.ended_by], _tag_of(attempt.number, attempt.time)]
+        return entries + self._metrics(self._times(), attempt.ended_at)
 
     def entries(self) -> list[Entry]:
         """How it stands now: goodput, time left, and what would be lost with the driver."""
@@ -58,12 +58,12 @@ class Attempts:
         if until_now.first_step_at is None:
             return []
         # A driver that is lost tells nothing more, and this is then how its attempt failed.
-        found = [_tag_of(attempt.number, replace(until_now, has_failed=True))]
-        return found + self._metrics([*self._times(), until_now], now)
+        entries = [_tag_of(attempt.number, replace(until_now, has_failed=True))]
+        return entries + self._metrics([*self._times(), until_now], now)
 
     def _metrics(self, spent: Sequence[AttemptTime], now: float) -> list[Entry]:
         """How it stands at a time of day; nothing before the first step."""
-        if all(one.first_step_at is None for one in spent):
+        if all(attempt_time.first_step_at is None for attempt_time in spent):
             return []
         values = {GOODPUT: goodput_of(spent).share, TIME_LEFT: self._ranks.seconds_left()}
         return [
@@ -79,7 +79,7 @@ class Attempts:
 
     def _times(self) -> list[AttemptTime]:
         """The times of all attempts that have ended."""
-        return [*self._earlier, *(one.time for one in self.own if one.time is not None)]
+        return [*self._earlier, *(attempt.time for attempt in self.own if attempt.time is not None)]
 
     def sentence(self) -> str:
         """Goodput, and the time left of a training that ended early; empty where no step was timed.
@@ -87,13 +87,13 @@ class Attempts:
         How long a first step took is unknown.
         """
         spent = self._times()
-        if not any(one.steps for one in spent):
+        if not any(attempt_time.steps for attempt_time in spent):
             return ""
-        told = goodput_of(spent).sentence()
+        text = goodput_of(spent).sentence()
         left = self._ranks.seconds_left()
         if left:
-            told += f"; at its pace, {left:,.0f} s of training are left"
-        return told
+            text += f"; at its pace, {left:,.0f} s of training are left"
+        return text
 
 
 def _tag_of(number: int, spent: AttemptTime) -> Entry:

@@ -18,17 +18,17 @@ def converters_in(ingredients: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         ingredients: What the call of the function is made of, each with words that end in its
             quoted name.
     """
-    found: dict[str, Any] = {}
+    converters: dict[str, Any] = {}
     for words, value in ingredients:
         # Looked up on the class: getattr on a foreign object may run any code.
         kind = type(value)
         is_conversion = hasattr(kind, "make_torch_dataloader") and "cache_dir_url" in getattr(
             value, "__dict__", ()
         )
-        if is_conversion and not any(value is known for known in found.values()):
+        if is_conversion and not any(value is known for known in converters.values()):
             name = words.rpartition("'")[0].rpartition("'")[2]
-            found[name or f"data_{len(found)}"] = value
-    return found
+            converters[name or f"data_{len(converters)}"] = value
+    return converters
 
 
 def log(client: Any, run_id: str, name: str, converter: Any) -> None:
@@ -45,14 +45,14 @@ def difference(run: Any, name: str, converter: Any) -> str | None:
         converter: The conversion.
     """
     known = [
-        one.dataset
-        for one in getattr(run.inputs, "dataset_inputs", ())
-        if any(tag.key == CONTEXT_TAG and tag.value == name for tag in one.tags)
+        dataset_input.dataset
+        for dataset_input in getattr(run.inputs, "dataset_inputs", ())
+        if any(tag.key == CONTEXT_TAG and tag.value == name for tag in dataset_input.tags)
     ]
     if not known:
         return None
     now = describe(name, converter).dataset
-    if any(one.digest == now.digest for one in known):
+    if any(dataset.digest == now.digest for dataset in known):
         return None
     rows = json.loads(known[-1].profile or "{}").get("num_rows", "?")
     return (

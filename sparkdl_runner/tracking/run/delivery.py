@@ -114,14 +114,14 @@ class TrackingServer:
             raise kind(reason_of(reason)) from error
         if code == 200:
             return
-        told = f"HTTP {code}: {text}"
+        answer = f"HTTP {code}: {text}"
         # Authentication and not-found errors may be transient (a rotated token, a server that
         # restarts), and a gateway answers for a server that is down.
         if code in _TRY_AGAIN:
-            raise ServerUnreachableError(told)
+            raise ServerUnreachableError(answer)
         if code >= 500:
-            raise ServerFailedError(told)
-        raise RefusedError(told)
+            raise ServerFailedError(answer)
+        raise RefusedError(answer)
 
     def _write(self, entries: list[Entry]) -> None:
         from mlflow.entities import Metric, Param, RunTag

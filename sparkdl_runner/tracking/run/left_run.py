@@ -57,8 +57,8 @@ class LeftRun:
     def summary(self, run: Any) -> RunSummary:
         """The summary of an ``mlflow.entities.Run``, with what its driver knew."""
         facts = dict(self.report or {})
-        facts["attempts"] = [_attempt(one) for one in facts["attempts"]]
-        facts["totals"] = {int(rank): Counts(**one) for rank, one in facts["totals"].items()}
+        facts["attempts"] = [_attempt(row) for row in facts["attempts"]]
+        facts["totals"] = {int(rank): Counts(**counts) for rank, counts in facts["totals"].items()}
         facts["hosts"] = {int(rank): host for rank, host in facts["hosts"].items()}
         summary = RunSummary.of(run, status=self.status, **facts)
         summary.ended_at = self.ended_at
@@ -73,8 +73,8 @@ def report_facts(
 ) -> dict[str, Any]:
     """What ``RunSummary.of`` takes beside MLflow's run, as JSON can hold it."""
     return {
-        "attempts": [asdict(one) for one in attempts],
-        "totals": {str(rank): asdict(one) for rank, one in totals.items()},
+        "attempts": [asdict(row) for row in attempts],
+        "totals": {str(rank): asdict(counts) for rank, counts in totals.items()},
         "hosts": {str(rank): host for rank, host in hosts.items()},
         **texts,
     }
@@ -95,8 +95,8 @@ def left_run(run_id: str) -> LeftRun | None:
 
 def left_runs() -> list[str]:
     """The ids of all runs that this user's drivers have left on this host."""
-    found = private_folder(SPOOLS).glob(f"*{_SUFFIX}")
-    return sorted(path.name.removesuffix(_SUFFIX) for path in found)
+    paths = private_folder(SPOOLS).glob(f"*{_SUFFIX}")
+    return sorted(path.name.removesuffix(_SUFFIX) for path in paths)
 
 
 def forget(run_id: str) -> None:

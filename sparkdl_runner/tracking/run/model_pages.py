@@ -28,7 +28,9 @@ def complete_models(client: Any, run_id: str) -> None:
     """
     run = client.get_run(run_id)
     outputs = getattr(run, "outputs", None)  # MLflow 2 keeps models as files of their run.
-    data = [one.dataset for one in run.inputs.dataset_inputs] if run.inputs else []
+    data = (
+        [dataset_input.dataset for dataset_input in run.inputs.dataset_inputs] if run.inputs else []
+    )
     for output in outputs.model_outputs if outputs else ():
         model = client.get_logged_model(output.model_id)
         params = {
@@ -48,7 +50,7 @@ def complete_models(client: Any, run_id: str) -> None:
         if metrics:
             client.log_batch(run_id, metrics=metrics)
         if data:
-            tags = {f"{DATA_PREFIX}{one.name}": str(one.digest) for one in data}
+            tags = {f"{DATA_PREFIX}{dataset.name}": str(dataset.digest) for dataset in data}
             client.set_logged_model_tags(output.model_id, tags)
 
 
@@ -61,12 +63,12 @@ def _metrics(
     for name in names:
         # A model that was logged without a step is the last one.
         history = [
-            one
-            for one in client.get_metric_history(run_id, name)
-            if not output.step or one.step <= output.step
+            metric
+            for metric in client.get_metric_history(run_id, name)
+            if not output.step or metric.step <= output.step
         ]
         if history:
-            last = max(history, key=lambda one: (one.step, one.timestamp))
+            last = max(history, key=lambda metric: (metric.step, metric.timestamp))
             yield Metric(
                 key=name,
                 value=last.value,

@@ -86,14 +86,14 @@ def tags(
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
-    found = {f"{PREFIX}{name}": str(value) for name, value in settings.items()}
-    found[f"{PREFIX}version"] = __version__
-    found[VERSIONS_TAG] = ", ".join(f"{name} {text}" for name, text in versions.items())
+    values = {f"{PREFIX}{name}": str(value) for name, value in settings.items()}
+    values[f"{PREFIX}version"] = __version__
+    values[VERSIONS_TAG] = ", ".join(f"{name} {text}" for name, text in versions.items())
     if application_id is not None:
-        found[f"{PREFIX}application_id"] = application_id
+        values[f"{PREFIX}application_id"] = application_id
     if GIT_COMMIT_TAG not in given and (commit := git_commit()):
-        found[GIT_COMMIT_TAG] = commit
-    return [["tag", name, value] for name, value in {**found, **given}.items()]
+        values[GIT_COMMIT_TAG] = commit
+    return [["tag", name, value] for name, value in {**values, **given}.items()]
 
 
 def git_commit(folder: Path | None = None) -> str | None:
@@ -130,18 +130,18 @@ def known_facts(facts: Mapping[str, Any]) -> list[Entry]:
     sizes = dict(facts)
     if "batch_size_per_rank" in facts and "world_size" in facts:
         sizes.setdefault("global_batch_size", facts["batch_size_per_rank"] * facts["world_size"])
-    told: list[Entry] = [
+    entries: list[Entry] = [
         ["param", name, str(sizes[name])]
         for name in ("batch_size_per_rank", "global_batch_size", "steps_per_epoch")
         if name in sizes
     ]
     if "checkpoint" in facts:
-        told.append(["tag", f"{PREFIX}checkpoint", str(facts["checkpoint"])])
-        told.append(["tag", f"{PREFIX}checkpoint_step", str(facts.get("checkpoint_step", ""))])
+        entries.append(["tag", f"{PREFIX}checkpoint", str(facts["checkpoint"])])
+        entries.append(["tag", f"{PREFIX}checkpoint_step", str(facts.get("checkpoint_step", ""))])
     if "failed_saves" in facts:
         failed = f"{facts['failed_saves']} saves failed. {facts.get('failed_save', '')}"
-        told.append(["tag", CHECKPOINT_WARNING_TAG, failed])
-    return told
+        entries.append(["tag", CHECKPOINT_WARNING_TAG, failed])
+    return entries
 
 
 def tell_parent(client: Any, parent_id: str, run: Any) -> None:

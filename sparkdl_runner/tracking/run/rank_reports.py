@@ -72,9 +72,11 @@ class RankReports:
                 self.checkpoint = report["facts"].get("checkpoint", self.checkpoint)
             if not is_new or len(self._worlds) < world.size:
                 return []
-            ranks = sorted(self._worlds.values(), key=lambda one: one.rank)
+            ranks = sorted(self._worlds.values(), key=lambda rank_world: rank_world.rank)
             # By id: two hosts may share a name.
-            hosts = {one.host_id: (one.host, one.local_size) for one in ranks}
+            hosts = {
+                rank_world.host_id: (rank_world.host, rank_world.local_size) for rank_world in ranks
+            }
             return parameters_and_tags.placement(hosts.values(), sum(self._gpus.values()))
 
     def entries(self) -> list[Entry]:
@@ -101,7 +103,9 @@ class RankReports:
             rate = samples_per_second(self._performance.totals().values())
             at_ms = int(time.time() * 1000)
             last = ["metric", THROUGHPUT, rate, at_ms, self.step, {}]
-            return [*(one for one in entries if one[1] != THROUGHPUT), last] if rate else entries
+            return (
+                [*(entry for entry in entries if entry[1] != THROUGHPUT), last] if rate else entries
+            )
 
     def time(self, began_at: float, ended_at: float, *, has_failed: bool) -> AttemptTime:
         """The use of the attempt's time until now."""

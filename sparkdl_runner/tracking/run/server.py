@@ -107,17 +107,17 @@ def credentials(uri: str) -> dict[str, str]:
     ``DATABRICKS_HOST`` and ``DATABRICKS_TOKEN``.
     """
     names = ("MLFLOW_", "DATABRICKS_", "AWS_", "AZURE_", "GOOGLE_")
-    found = {name: value for name, value in os.environ.items() if name.startswith(names)}
-    found.pop("MLFLOW_EXPERIMENT_NAME", None)  # The run's own has been chosen.
+    variables = {name: value for name, value in os.environ.items() if name.startswith(names)}
+    variables.pop("MLFLOW_EXPERIMENT_NAME", None)  # The run's own has been chosen.
     if is_databricks(uri):
         from mlflow.utils.databricks_utils import get_databricks_host_creds
 
         creds = get_databricks_host_creds(uri)
         if creds.host:
-            found["DATABRICKS_HOST"] = creds.host
+            variables["DATABRICKS_HOST"] = creds.host
         if creds.token:
-            found["DATABRICKS_TOKEN"] = creds.token
-    return found
+            variables["DATABRICKS_TOKEN"] = creds.token
+    return variables
 
 
 def is_databricks(uri: str) -> bool:

@@ -125,16 +125,16 @@ class ServerCalls:
             ) from None  # MLflow's own traceback does not help.
 
     def _sentence(self, error: Exception, what: str) -> str:
-        told = Redactor()(reason_of(error))
+        reason = Redactor()(reason_of(error))
         code = getattr(error, "error_code", "")
         advice = "Check the tracking URI and the run's settings."
-        if "Invalid Host header" in told:
+        if "Invalid Host header" in reason:
             advice = (
                 "The server does not accept this URL's host name: start it with --allowed-hosts "
                 "and that name with its port."
             )
         elif code in ("PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED") or any(
-            sign in told for sign in (" 401", " 403")
+            sign in reason for sign in (" 401", " 403")
         ):
             advice = (
                 "The server refuses these credentials: give this driver ones that may do that "
@@ -143,7 +143,7 @@ class ServerCalls:
             )
         elif code == "RESOURCE_DOES_NOT_EXIST":
             advice = "It is not there: leave run_id out for a new run, or correct it."
-        return f"MLflow at {Redactor()(self.uri)} cannot {what}: {told}. {advice} To {WITHOUT}"
+        return f"MLflow at {Redactor()(self.uri)} cannot {what}: {reason}. {advice} To {WITHOUT}"
 
 
 def no_answer(uri: str, what: str, timeout_seconds: float) -> str:

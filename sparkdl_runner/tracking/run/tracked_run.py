@@ -218,8 +218,8 @@ class TrackedRun(Reports):
 
     def _count_lost(self, count: int) -> None:
         self._lost += count
-        told = f"{self._lost:,} metrics, parameters and tags that ranks had logged"
-        self._log([["tag", LOST_TAG, told]])
+        text = f"{self._lost:,} metrics, parameters and tags that ranks had logged"
+        self._log([["tag", LOST_TAG, text]])
 
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
         """See ``Reports.host_metrics``."""
@@ -262,8 +262,8 @@ class TrackedRun(Reports):
             held_here.discard(self.run_id)
             if not self._delivery.close(0) and not self._left.status:
                 left_run.forget(self.run_id)
-            for told in [*self._problems, *self._journal.problems, *self._delivery.refused]:
-                _show(f"MLflow: {self._redact(told)}.")
+            for warning in [*self._problems, *self._journal.problems, *self._delivery.refused]:
+                _show(f"MLflow: {self._redact(warning)}.")
             if time_use := self._attempts.sentence():
                 _show(f"{self._run_name}: {time_use}.")
 
@@ -335,14 +335,14 @@ class TrackedRun(Reports):
 
     def _show_address(self) -> None:
         address = self._opened.address(self._redact, self._credentials.get("DATABRICKS_HOST"))
-        told = f"MLflow run {self._run_name}: {address}"
+        text = f"MLflow run {self._run_name}: {address}"
         if address.startswith(("http://", "https://")) and in_notebook():
             name, page = html.escape(self._run_name), html.escape(address)
             link = f'MLflow run <a href="{page}" target="_blank">{name}</a>'
             with suppress(Exception):  # A notebook that shows no HTML gets the line.
-                show_in_cell({"text/html": link, "text/plain": told})
+                show_in_cell({"text/html": link, "text/plain": text})
                 return
-        _show(told)
+        _show(text)
 
     def _report_trouble(self, trouble: str) -> None:
         _show(

@@ -100,7 +100,9 @@ def not_known(opened: Opened, entries: list[Entry], redact: Redactor) -> list[En
     params, last_steps, _ = earlier_values(opened, [["tag", "", ""]])
     journal = Journal(params, last_steps, redact)
     journal.begin_attempt(0)
-    return [one for one in journal.admit(entries) if one[0] != "param" or one[1] not in params]
+    return [
+        entry for entry in journal.admit(entries) if entry[0] != "param" or entry[1] not in params
+    ]
 
 
 def files_in(folder: str) -> dict[str, str]:
@@ -112,8 +114,8 @@ def files_in(folder: str) -> dict[str, str]:
     from pyarrow import fs
 
     filesystem, path = _open(f"{folder.rstrip('/')}/{FOLDER}")
-    found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    names = sorted(one.base_name for one in found if one.base_name.endswith(_SUFFIX))
+    files = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    names = sorted(file.base_name for file in files if file.base_name.endswith(_SUFFIX))
     return {
         run_id: f"{folder.rstrip('/')}/{FOLDER}/{run_id}{_SUFFIX}"
         for run_id in (name.removesuffix(_SUFFIX) for name in names)

@@ -18,28 +18,35 @@ def described(value: Any) -> str:
 
 def parameters(values: Mapping[str, Any]) -> dict[str, str]:
     """Values as parameters of an MLflow run: those of a partial or a dataclass one by one."""
-    found = {}
+    texts = {}
     for name, value in values.items():
         if isinstance(value, functools.partial):
-            found[name] = described(value.func)
-            inner = {str(place): one for place, one in enumerate(value.args)} | value.keywords
-            found.update(parameters({f"{name}.{key}": one for key, one in inner.items()}))
+            texts[name] = described(value.func)
+            inner = {
+                str(place): argument for place, argument in enumerate(value.args)
+            } | value.keywords
+            texts.update(parameters({f"{name}.{key}": argument for key, argument in inner.items()}))
         elif value is not None:
-            found[name] = described(value)
-    return found
+            texts[name] = described(value)
+    return texts
 
 
 def told_apart(given: Sequence[Mapping[str, Any]]) -> list[str]:
     """A name for each of several sets of values: those that differ, as ``lr=0.1 epochs=2``."""
-    found = [parameters(values) for values in given]
-    names = list(dict.fromkeys(name for one in found for name in one))
-    differing = [name for name in names if len({one.get(name) for one in found}) > 1] or names
+    all_texts = [parameters(values) for values in given]
+    names = list(dict.fromkeys(name for texts in all_texts for name in texts))
+    differing = [
+        name for name in names if len({texts.get(name) for texts in all_texts}) > 1
+    ] or names
     last = [name.rpartition(".")[2] for name in differing]
     shown = {
-        name: one if last.count(one) == 1 else name
-        for name, one in zip(differing, last, strict=True)
+        name: short if last.count(short) == 1 else name
+        for name, short in zip(differing, last, strict=True)
     }
-    return [pairs({shown[name]: one[name] for name in differing if name in one}) for one in found]
+    return [
+        pairs({shown[name]: texts[name] for name in differing if name in texts})
+        for texts in all_texts
+    ]
 
 
 def pairs(values: Mapping[str, Any]) -> str:
@@ -61,11 +68,11 @@ def maker_of(model: Any) -> Any:
 
 def _text(value: Any) -> str:
     if isinstance(value, functools.partial):
-        arguments = [_text(one) for one in value.args]
-        arguments += [f"{name}={_text(one)}" for name, one in value.keywords.items()]
+        arguments = [_text(argument) for argument in value.args]
+        arguments += [f"{name}={_text(argument)}" for name, argument in value.keywords.items()]
         return f"{_text(value.func)}({', '.join(arguments)})"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(key)}: {_text(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(key)}: {_text(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_text, value)) + "]"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -93,7 +100,7 @@ def _changed_fields(value: Any) -> str:
 
 def _module(value: Any) -> str:
     try:
-        count = sum(one.numel() for one in value.parameters())
+        count = sum(parameter.numel() for parameter in value.parameters())
     except (ValueError, TypeError):  # It is unknown for lazy modules.
         return type(value).__name__
     if not count:

@@ -46,7 +46,7 @@ class Function:
     def __call__(self, name: str, value: Any) -> Any:
         """Returns the function."""
         if not callable(value):
-            arguments = ", ".join(one.removeprefix("the ") for one in self.given)
+            arguments = ", ".join(argument.removeprefix("the ") for argument in self.given)
             expected = f"expected a function, called {name}({arguments})"
             raise TypeError(f"{name} is {shown(value)}; {expected}.")
         return value
@@ -90,7 +90,7 @@ def by_name(kind: Kind) -> Kind:
 
     def of_each(name: str, value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {column: kind(name, one) for column, one in value.items()}
+            return {column: kind(name, of_column) for column, of_column in value.items()}
         return kind(name, value)
 
     return of_each
@@ -165,12 +165,12 @@ def weights(name: str, value: Any) -> Any:
     """Numbers by name, and these again by label; or a list of numbers."""
     if isinstance(value, Mapping):
         return {
-            key: weights(name, one) if isinstance(one, Mapping) else not_negative(name, one)
-            for key, one in value.items()
+            key: weights(name, inner) if isinstance(inner, Mapping) else not_negative(name, inner)
+            for key, inner in value.items()
         }
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
         raise TypeError(f"{name} is {shown(value)}; expected a dict of numbers by name.")
-    return [not_negative(name, one) for one in value]
+    return [not_negative(name, number) for number in value]
 
 
 def model(name: str, value: Any) -> Any:
@@ -185,9 +185,9 @@ def model(name: str, value: Any) -> Any:
 def loss(name: str, value: Any) -> Any:
     """A function of an output and a label; or one for each label, by name or in their order."""
     if isinstance(value, Mapping):
-        return {label: loss(name, one) for label, one in value.items()}
+        return {label: loss(name, of_label) for label, of_label in value.items()}
     if isinstance(value, (list, tuple)) and value:
-        return [loss(name, one) for one in value]
+        return [loss(name, of_label) for of_label in value]
     if isinstance(value, type):
         made = f"{value.__name__}()"
         raise TypeError(f"{name} is {shown(value)}; expected {made}, with its brackets.")
@@ -202,18 +202,18 @@ def loss(name: str, value: Any) -> Any:
 def metrics(name: str, value: Any) -> Any:
     """torchmetrics by name, or by label and name; those of a list are named by their classes."""
     if isinstance(value, (list, tuple)):
-        value = {_snake_case(type(one).__name__): one for one in value}
+        value = {_snake_case(type(metric).__name__): metric for metric in value}
     elif not isinstance(value, Mapping) or hasattr(value, "compute"):
         value = dict(value.items()) if hasattr(value, "items") else {"metric": value}
-    for key, one in value.items():
+    for key, metric in value.items():
         place = f"{name}[{key!r}]"
-        if isinstance(one, Mapping) and not hasattr(one, "compute"):
-            metrics(place, one)
+        if isinstance(metric, Mapping) and not hasattr(metric, "compute"):
+            metrics(place, metric)
             continue
         parts = ("update", "compute", "reset", "update_count")
-        if isinstance(one, type) or not all(hasattr(one, part) for part in parts):
+        if isinstance(metric, type) or not all(hasattr(metric, part) for part in parts):
             raise TypeError(
-                f"{place} is {shown(one)}; expected a metric of torchmetrics, such as "
+                f"{place} is {shown(metric)}; expected a metric of torchmetrics, such as "
                 "torchmetrics.MeanSquaredError()."
             )
     return dict(value)
@@ -223,10 +223,12 @@ def callbacks(name: str, value: Any) -> Any:
     """Objects with hooks."""
     if not isinstance(value, (list, tuple)):
         raise TypeError(f"{name} is {shown(value)}; expected a list.")
-    for one in value:
-        if isinstance(one, type) or not (hasattr(one, "on_step") or hasattr(one, "on_epoch")):
+    for callback in value:
+        if isinstance(callback, type) or not (
+            hasattr(callback, "on_step") or hasattr(callback, "on_epoch")
+        ):
             raise TypeError(
-                f"{name} holds {shown(one)}, which has neither on_step(trainer) nor "
+                f"{name} holds {shown(callback)}, which has neither on_step(trainer) nor "
                 "on_epoch(trainer)."
             )
     return list(value)
@@ -275,5 +277,5 @@ def _public_name(of: type) -> str:
 
 
 def _snake_case(name: str) -> str:
-    spaced = "".join(f"_{one.lower()}" if one.isupper() else one for one in name)
+    spaced = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
     return spaced.lstrip("_")

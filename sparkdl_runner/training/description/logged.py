@@ -49,7 +49,7 @@ def train_and_log(
 def _bytes_of(model: Any) -> int:
     """The size of a network's weights; 0 of one that is yet to be made."""
     weights: dict[str, Any] = getattr(model, "state_dict", dict)()
-    return sum(one.nbytes for one in weights.values() if hasattr(one, "nbytes"))
+    return sum(tensor.nbytes for tensor in weights.values() if hasattr(tensor, "nbytes"))
 
 
 def _log_model(plan: TrainingPlan, trained: Trained, data: SparkDatasetConverter) -> None:

@@ -21,14 +21,16 @@ class Maker:
 
     def __call__(self, *given: Any) -> Any:
         """Calls the function with ``given`` and the arguments."""
-        return self.function(*given, **{name: made(one) for name, one in self.arguments.items()})
+        return self.function(
+            *given, **{name: made(argument) for name, argument in self.arguments.items()}
+        )
 
 
 def made(value: Any) -> Any:
     """Calls a Maker, or each Maker in a list; returns any other value as it is."""
     if isinstance(value, Maker):
         return value()
-    return [made(one) for one in value] if isinstance(value, list) else value
+    return [made(item) for item in value] if isinstance(value, list) else value
 
 
 def sequential(layers: list[Any]) -> Any:

@@ -107,7 +107,7 @@ def train_with_parameters(
 
 
 def _all_of(callbacks: Sequence[Any], name: str) -> Callable[[Trainer], None] | None:
-    hooks = [getattr(one, name) for one in callbacks if hasattr(one, name)]
+    hooks = [getattr(callback, name) for callback in callbacks if hasattr(callback, name)]
 
     def call(trainer: Trainer) -> None:
         for hook in hooks:

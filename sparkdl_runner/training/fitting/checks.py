@@ -129,7 +129,7 @@ def _metric_names(metrics: Mapping[str, Any]) -> list[str]:
     names = []
     for name, metric in metrics.items():
         inner = metric if isinstance(metric, Mapping) else None
-        names += [name] if inner is None else [f"{name}_{one}" for one in inner]
+        names += [name] if inner is None else [f"{name}_{key}" for key in inner]
     return names
 
 

@@ -68,39 +68,39 @@ def check_types(
         images: Columns of encoded images.
     """
     for field in df.schema.fields:
-        name, found = field.name, field.dataType.simpleString()
+        name, kind = field.name, field.dataType.simpleString()
         inner = field.dataType
         while isinstance(inner, t.ArrayType):
             inner = inner.elementType
         if isinstance(inner, t.StringType):
             raise TypeError(
-                f"The column {name!r} is {found}, and a model takes numbers: make numbers of its "
+                f"The column {name!r} is {kind}, and a model takes numbers: make numbers of its "
                 "values, by pyspark.ml.feature.StringIndexer in a Pipeline, say."
             )
         if isinstance(inner, t.BinaryType) and name not in images:
             raise TypeError(
-                f"The column {name!r} is {found}: where it holds encoded images, say to what size "
+                f"The column {name!r} is {kind}: where it holds encoded images, say to what size "
                 f"they are to be brought, by images={{{name!r}: (height, width)}}."
             )
         is_number = isinstance(inner, (t.NumericType, t.BooleanType))
         if not (is_number or is_vector(inner) or is_image(inner) or name in images):
             raise TypeError(
-                f"The column {name!r} is {found}; a model takes numbers, arrays of numbers, "
+                f"The column {name!r} is {kind}; a model takes numbers, arrays of numbers, "
                 "vectors and images. Cast it, or leave it out."
             )
         is_class = labels.get(name) in ("binary", "multiclass")  # Cast to a whole number.
         if isinstance(inner, t.DecimalType) and not is_class:
             raise TypeError(
-                f"The column {name!r} is {found}, and a tensor has no decimals: cast it before the "
+                f"The column {name!r} is {kind}, and a tensor has no decimals: cast it before the "
                 f"fit, as by df.withColumn({name!r}, F.col({name!r}).cast('double'))."
             )
         if name == weight and not isinstance(field.dataType, t.NumericType):
             raise TypeError(
-                f"sample_weight_col names {name!r}, which is {found}; a weight is one number."
+                f"sample_weight_col names {name!r}, which is {kind}; a weight is one number."
             )
         if labels.get(name) == "binary" and is_list(field.dataType):
             raise TypeError(
-                f"The label column {name!r} is {found}, and the task is binary: a label is one "
+                f"The label column {name!r} is {kind}, and the task is binary: a label is one "
                 "number, 0 or 1. For several labels a row at once say task='multilabel'."
             )
 

@@ -59,9 +59,9 @@ class FitData:
 
     def delete(self) -> None:
         """Deletes the files."""
-        for one in (self.train, self.validation):
-            if one is not None:
-                one.delete()
+        for converter in (self.train, self.validation):
+            if converter is not None:
+                converter.delete()
 
 
 def convert(df: DataFrame, selection: Selection) -> FitData:
@@ -120,10 +120,10 @@ def _with_whole_labels(data: FitData, df: DataFrame, labels: Sequence[str]) -> F
         ValueError: One is not.
     """
     cast = [name for name in labels if is_fractional(df, name)]
-    for one in (data.train, data.validation):
-        if one is None or not cast:
+    for converter in (data.train, data.validation):
+        if converter is None or not cast:
             continue
-        for name, (low, _) in extremes(one, cast).items():
+        for name, (low, _) in extremes(converter, cast).items():
             if low == NOT_WHOLE:
                 data.delete()
                 raise ValueError(not_whole(df, name))
@@ -143,15 +143,15 @@ def columns_as_trained(
     """
     manifest = converter.open()[0]
     lengths = {name: manifest.column(name).list_lengths for name in names}
-    found = []
+    columns = []
     for column in network_columns(schema, names, reading, lengths):
         inner = manifest.schema.field(column.name).type
         while hasattr(inner, "value_type"):
             inner = inner.value_type
         # The conversion makes float32 of Spark's doubles.
         is_float32 = column.dtype == "float64" and str(inner) == "float"
-        found.append(replace(column, dtype="float32") if is_float32 else column)
-    return tuple(found)
+        columns.append(replace(column, dtype="float32") if is_float32 else column)
+    return tuple(columns)
 
 
 class Conversions:

@@ -61,7 +61,7 @@ def network_of(model: Any) -> torch.nn.Module:
                 f"model {described(model)} made a {type(network).__name__}; "
                 "expected a torch.nn.Module."
             )
-    lazy = [name for name, one in network.named_parameters() if _is_lazy(one)]
+    lazy = [name for name, parameter in network.named_parameters() if _is_lazy(parameter)]
     if lazy:
         raise ValueError(
             f"The model's parameter {lazy[0]!r} has no shape yet: ranks need one to begin with the "
@@ -172,7 +172,7 @@ def _check_loss(plan: TrainingPlan, outputs: Any, batch: Mapping[str, torch.Tens
         sample_weight_col=plan.sample_weight_col,
     )
     by_name = by_label(outputs, plan.label_cols)
-    said = ", ".join(f"{list(one.shape)} for {name!r}" for name, one in by_name.items())
+    said = ", ".join(f"{list(output.shape)} for {name!r}" for name, output in by_name.items())
     where = f"the model returned {said}, and labels are {_shapes(batch, plan.label_cols)}"
     try:
         with torch.no_grad():

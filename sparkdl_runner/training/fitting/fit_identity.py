@@ -40,7 +40,8 @@ def checkpoint_folder(plan: TrainingPlan, data: FitData, num_proc: int) -> str:
     settings["reading"] = _plain(plan.reading)
     settings["global batch"] = abs(num_proc) * plan.batch_size
     rows = [
-        None if one is None else one.open()[0].fingerprint for one in (data.train, data.validation)
+        None if converter is None else converter.open()[0].fingerprint
+        for converter in (data.train, data.validation)
     ]
     text = json.dumps([settings, rows], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -54,11 +55,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return hashlib.sha256(value).hexdigest()
     if isinstance(value, Mapping):
-        return [[_plain(key), _plain(one)] for key, one in value.items()]
+        return [[_plain(key), _plain(item)] for key, item in value.items()]
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, (set, frozenset)):
-        return sorted(json.dumps(_plain(one), sort_keys=True) for one in value)
+        return sorted(json.dumps(_plain(item), sort_keys=True) for item in value)
     if isinstance(value, functools.partial):
         return [_plain(value.func), _plain(value.args), _plain(value.keywords)]
     if isinstance(value, type):
@@ -70,7 +71,7 @@ def _plain(value: Any) -> Any:
         return [value.__qualname__, _of_code(value.__code__), _plain(value.__defaults__), cells]
     kind = _plain(type(value))
     if hasattr(value, "named_parameters") and hasattr(value, "state_dict"):
-        shapes = {name: list(one.shape) for name, one in value.named_parameters()}
+        shapes = {name: list(parameter.shape) for name, parameter in value.named_parameters()}
         return [kind, repr(value), shapes]
     if hasattr(value, "__qualname__"):
         return [kind, value.__qualname__]
@@ -88,6 +89,7 @@ def _content(cell: Any) -> Any:
 
 def _of_code(code: types.CodeType) -> Any:
     constants = [
-        _of_code(one) if isinstance(one, types.CodeType) else repr(one) for one in code.co_consts
+        _of_code(constant) if isinstance(constant, types.CodeType) else repr(constant)
+        for constant in code.co_consts
     ]
     return [hashlib.sha256(code.co_code).hexdigest(), list(code.co_names), constants]

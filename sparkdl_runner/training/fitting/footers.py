@@ -28,23 +28,23 @@ def extremes(
         with open_input(filesystem, f"{directory}/{path}") as stream:
             tail = footer_bytes(stream, path)
         metadata = read_metadata(tail)
-        found = []
+        row_groups = []
         for index in range(metadata.num_row_groups):
             group = metadata.row_group(index)
             chunks = [group.column(place) for place in range(group.num_columns)]
             by_name = {chunk.path_in_schema: chunk for chunk in chunks}
-            found.append({name: _range(by_name.get(name)) for name in names})
-        return found
+            row_groups.append({name: _range(by_name.get(name)) for name in names})
+        return row_groups
 
     files = in_threads(of_file, [file.path for file in manifest.files if file.rows], _THREADS)
     groups = [group for file in files for group in file]
-    told = {}
+    limits = {}
     for name in names:
         ranges = [group[name] for group in groups]
-        known = [one for one in ranges if one]
+        known = [pair for pair in ranges if pair]
         if known and None not in ranges:
-            told[name] = min(low for low, _ in known), max(high for _, high in known)
-    return told
+            limits[name] = min(low for low, _ in known), max(high for _, high in known)
+    return limits
 
 
 def _range(chunk: pq.ColumnChunkMetaData | None) -> tuple[float, float] | tuple[()] | None:
@@ -54,7 +54,7 @@ def _range(chunk: pq.ColumnChunkMetaData | None) -> tuple[float, float] | tuple[
         return None
     if statistics.has_null_count and statistics.num_values == 0:
         return ()
-    found = min_max(statistics)
-    if found is None or not isinstance(found[0], (bool, int, float)):
+    limits = min_max(statistics)
+    if limits is None or not isinstance(limits[0], (bool, int, float)):
         return None
-    return float(found[0]), float(found[1])
+    return float(limits[0]), float(limits[1])

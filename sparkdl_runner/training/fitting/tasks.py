@@ -35,12 +35,12 @@ def tasks_of(
             All else is regression.
         lists: Those of the labels that are arrays or vectors.
     """
-    found: dict[str, Task] = {}
+    tasks: dict[str, Task] = {}
     for label in labels:
         said = task.get(label) if isinstance(task, Mapping) else task
         of_label = loss.get(label) if isinstance(loss, Mapping) else loss
-        found[label] = said or _by_loss(of_label, is_list=label in lists)  # type: ignore[assignment]
-    return found
+        tasks[label] = said or _by_loss(of_label, is_list=label in lists)  # type: ignore[assignment]
+    return tasks
 
 
 def ignored_class(loss: Any) -> int | None:

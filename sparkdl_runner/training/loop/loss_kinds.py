@@ -84,7 +84,7 @@ def labels_problem(loss: Any, output: Tensor, truth: Tensor) -> str | None:
     if not truth.numel() or expected in (None, "numbers"):
         return None
     if expected == "share":
-        low, high = (float(one) for one in truth.aminmax())
+        low, high = (float(bound) for bound in truth.aminmax())
         if low < 0 or high > 1:
             return f"are numbers from {low:g} to {high:g}; expected numbers between 0 and 1"
         return None
@@ -93,7 +93,7 @@ def labels_problem(loss: Any, output: Tensor, truth: Tensor) -> str | None:
     counted = truth[truth != ignored_class(loss)]
     if not counted.numel():
         return None
-    low, high = (float(one) for one in counted.aminmax())
+    low, high = (float(bound) for bound in counted.aminmax())
     classes = output.shape[1]
     if low < 0 or high >= classes:
         return (

@@ -52,7 +52,7 @@ class Losses:
         self._losses = {
             label: loss[label] if isinstance(loss, Mapping) else loss for label in self.labels
         }
-        self._kinds = {label: loss_kind(one) for label, one in self._losses.items()}
+        self._kinds = {label: loss_kind(of_label) for label, of_label in self._losses.items()}
         self._class_weights = {
             label: _table(_of_label(class_weights, label)) for label in self.labels
         }
@@ -73,13 +73,13 @@ class Losses:
     def pairs(self, outputs: Any, batch: Mapping[str, Tensor]) -> Pairs:
         """Each label's output and truth, in types and shapes that its loss compares."""
         mask = batch.get("row_mask")
-        found = {}
+        pairs = {}
         for label, output in by_label(outputs, self.labels).items():
             truth = batch[label]
             if mask is not None:
                 output, truth = output[mask], truth[mask]
-            found[label] = self._comparable(label, output, truth)
-        return found
+            pairs[label] = self._comparable(label, output, truth)
+        return pairs
 
     def of_pairs(self, pairs: Pairs, batch: Mapping[str, Tensor]) -> Tensor:
         """The same mean, of what ``pairs`` returned for the batch."""

@@ -23,11 +23,13 @@ class Metrics:
 
     def __init__(self, metrics: Mapping[str, Any], labels: Sequence[str], ranks: Ranks) -> None:
         self._by_label: dict[str, dict[str, Any]] = {label: {} for label in labels}
-        for name, one in metrics.items():
-            if isinstance(one, Mapping):
-                self._by_label[name] = {f"{name}_{inner}": metric for inner, metric in one.items()}
+        for name, value in metrics.items():
+            if isinstance(value, Mapping):
+                self._by_label[name] = {
+                    f"{name}_{inner}": metric for inner, metric in value.items()
+                }
             else:
-                self._by_label[labels[0]][name] = one
+                self._by_label[labels[0]][name] = value
         self._ranks = ranks
         for metric in self._all().values():
             metric.to(ranks.device)
@@ -47,19 +49,21 @@ class Metrics:
         Raises:
             TypeError: One is neither a number nor a list or dict of numbers.
         """
-        found: dict[str, float] = {}
+        numbers: dict[str, float] = {}
         for name, metric in self._all().items():
             self._connect(metric)
             with warnings.catch_warnings():
                 # A rank without rows has updated nothing, and takes part all the same.
                 warnings.filterwarnings("ignore", "The ``compute`` method of metric")
                 value = metric.compute()
-            found |= _numbers(name, value)
+            numbers |= _numbers(name, value)
             metric.reset()
-        return found
+        return numbers
 
     def _all(self) -> dict[str, Any]:
-        return {name: one for metrics in self._by_label.values() for name, one in metrics.items()}
+        return {
+            name: metric for metrics in self._by_label.values() for name, metric in metrics.items()
+        }
 
     def _connect(self, metric: Any) -> None:
         """Lets a metric, and those inside of it, gather their states by these ranks."""
@@ -93,7 +97,7 @@ class Metrics:
         if not lengths:
             return
         each = self._ranks.gather(torch.tensor([lengths], device=self._ranks.device))
-        if any(not torch.equal(one, each[0]) for one in each):
+        if any(not torch.equal(of_rank, each[0]) for of_rank in each):
             raise ValueError(
                 f"{type(metric).__name__} keeps a list for each row or batch, and ranks have "
                 "different numbers of them. Compute it after the training, from predictions."
@@ -104,14 +108,14 @@ def _numbers(name: str, value: Any) -> dict[str, float]:
     if isinstance(value, Mapping):
         return {
             key: number
-            for part, one in value.items()
-            for key, number in _numbers(f"{name}_{part}", one).items()
+            for part, inner in value.items()
+            for key, number in _numbers(f"{name}_{part}", inner).items()
         }
     values = torch.as_tensor(value)
     if values.numel() == 1:
         return {name: float(values)}
     if values.ndim == 1:
-        return {f"{name}_{place}": float(one) for place, one in enumerate(values)}
+        return {f"{name}_{place}": float(number) for place, number in enumerate(values)}
     raise TypeError(
         f"The metric {name!r} has values {list(values.shape)}; expected a number, or one for each "
         "class."

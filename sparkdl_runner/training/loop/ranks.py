@@ -85,20 +85,20 @@ class Ranks:
         about = torch.zeros(2 + _MOST_DIMENSIONS, dtype=torch.int64)
         about[:2] = torch.tensor([_DTYPES.index(rows.dtype), rows.ndim])
         about[2 : 2 + rows.ndim] = torch.tensor(rows.shape)
-        each = [one.tolist() for one in self._gather_alike(about.to(self.device))]
-        shapes = [tuple(one[2 : 2 + one[1]]) for one in each]
+        each = [header.tolist() for header in self._gather_alike(about.to(self.device))]
+        shapes = [tuple(header[2 : 2 + header[1]]) for header in each]
         filled = [rank for rank, shape in enumerate(shapes) if 0 not in shape]
         if not filled:
             return [rows.new_empty(shape) for shape in shapes]
         if not shapes[filled[0]]:
-            return [one.reshape(()) for one in self._gather_alike(rows.reshape(1))]
+            return [number.reshape(()) for number in self._gather_alike(rows.reshape(1))]
         counts = [shape[0] if 0 not in shape else 0 for shape in shapes]
         one_row = shapes[filled[0]][1:]
         padded = rows.new_zeros((max(counts), *one_row), dtype=_DTYPES[each[filled[0]][0]])
         if counts[self.rank]:
             padded[: len(rows)] = rows
         gathered = self._gather_alike(padded)
-        return [one[:count] for one, count in zip(gathered, counts, strict=True)]
+        return [of_rank[:count] for of_rank, count in zip(gathered, counts, strict=True)]
 
     def broadcast_buffers(self, model: nn.Module) -> None:
         """Gives all ranks rank 0's buffers, such as the statistics of batch normalization."""
@@ -130,7 +130,7 @@ class TorchRanks(Ranks):
     ) -> tuple[nn.Module, Optimizer]:
         network = model
         if self.size > 1:
-            if any(one.requires_grad for one in model.parameters()):
+            if any(parameter.requires_grad for parameter in model.parameters()):
                 places = [self.device] if self.device.type == "cuda" else None
                 network = nn.parallel.DistributedDataParallel(model, device_ids=places)
             else:
@@ -163,7 +163,10 @@ class TorchRanks(Ranks):
         bits = values.to(self.device).contiguous().reshape(-1).view(torch.uint8)
         gathered = [torch.empty_like(bits) for _ in range(self.size)]
         dist.all_gather(gathered, bits)
-        return [one.view(values.dtype).reshape(values.shape).to(values.device) for one in gathered]
+        return [
+            of_rank.view(values.dtype).reshape(values.shape).to(values.device)
+            for of_rank in gathered
+        ]
 
 
 class HorovodRanks(Ranks):
@@ -282,10 +285,10 @@ def units(model: nn.Module) -> list[nn.Module]:
     of a transformer. Parts that share parameters with others are left to the whole.
     """
     lists = nn.ModuleList | nn.ModuleDict
-    found: list[nn.Module] = []
+    parts: list[nn.Module] = []
     for module in model.modules():
         if module is model or isinstance(module, lists):
-            found += [one for one in module.children() if not isinstance(one, lists)]
+            parts += [child for child in module.children() if not isinstance(child, lists)]
     owners = Counter(
         id(parameter)
         for module in model.modules()
@@ -293,10 +296,10 @@ def units(model: nn.Module) -> list[nn.Module]:
         if parameter is not None
     )
     kept = [
-        one
-        for one in dict.fromkeys(found)
-        if any(True for _ in one.parameters())
-        and all(owners[id(parameter)] == 1 for parameter in one.parameters())
+        part
+        for part in dict.fromkeys(parts)
+        if any(True for _ in part.parameters())
+        and all(owners[id(parameter)] == 1 for parameter in part.parameters())
     ]
     return kept[::-1]
 

@@ -230,9 +230,13 @@ class Trainer:
         self.loss_and_rows = [0.0, 0.0]
         metrics = {"loss": loss / rows if rows else math.nan}
         if validation_data is not None:
-            metrics |= {f"val_{name}": one for name, one in self.evaluate(validation_data).items()}
+            metrics |= {
+                f"val_{name}": value for name, value in self.evaluate(validation_data).items()
+            }
         self.history.append(metrics)
-        logged = {("epoch_loss" if name == "loss" else name): one for name, one in metrics.items()}
+        logged = {
+            ("epoch_loss" if name == "loss" else name): value for name, value in metrics.items()
+        }
         log_metrics(self.step, logged)
         self.learning_rate.end_epoch(metrics)
         if self.early_stopping is not None:
@@ -344,9 +348,11 @@ class Trainer:
 def _require_loss(loss: object) -> None:
     if isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad:
         return
-    found = f"a {type(loss).__name__}"
+    returned = f"a {type(loss).__name__}"
     if isinstance(loss, Tensor):
-        found = f"a tensor {list(loss.shape)}" + ("" if loss.requires_grad else " without gradient")
+        returned = f"a tensor {list(loss.shape)}" + (
+            "" if loss.requires_grad else " without gradient"
+        )
     raise TypeError(
-        f"train_step returned {found}; expected a tensor of one number that has a gradient."
+        f"train_step returned {returned}; expected a tensor of one number that has a gradient."
     )

@@ -56,11 +56,11 @@ class LiveBytes(TorchDispatchMode):
 
     def work_bytes_by_part(self) -> Mapping[int, int]:
         """Bytes of the work that is alive, by the part that made it."""
-        found: Counter[int] = Counter()
+        size_by_part: Counter[int] = Counter()
         for storage in self._storages.values():
             if storage.kind == WORK:
-                found[storage.part] += storage.size_bytes
-        return found
+                size_by_part[storage.part] += storage.size_bytes
+        return size_by_part
 
     def _forget(self, key: int) -> None:
         storage = self._storages.pop(key)
@@ -68,20 +68,20 @@ class LiveBytes(TorchDispatchMode):
 
     def _look(self) -> None:
         now = Moment(self.part, self.in_backward, self._bytes[WORK], self._bytes[GRADIENT])
-        if not any(_covers(one, now) for one in self.moments):
-            self.moments = [one for one in self.moments if not _covers(now, one)] + [now]
+        if not any(_covers(moment, now) for moment in self.moments):
+            self.moments = [moment for moment in self.moments if not _covers(now, moment)] + [now]
 
     def __torch_dispatch__(
         self, func: Any, types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        for one in tree_leaves(result):
+        for leaf in tree_leaves(result):
             if (
-                isinstance(one, Tensor)
-                and one.layout is torch.strided
-                and one.untyped_storage()._cdata not in self._storages
+                isinstance(leaf, Tensor)
+                and leaf.layout is torch.strided
+                and leaf.untyped_storage()._cdata not in self._storages
             ):
-                self.add(one)
+                self.add(leaf)
         self._look()
         return result
 
@@ -94,9 +94,9 @@ class _Storage:
     size_bytes: int
 
 
-def _covers(one: Moment, other: Moment) -> bool:
+def _covers(moment: Moment, other: Moment) -> bool:
     return (
-        (one.part, one.in_backward) == (other.part, other.in_backward)
-        and one.work_bytes >= other.work_bytes
-        and one.gradient_bytes >= other.gradient_bytes
+        (moment.part, moment.in_backward) == (other.part, other.in_backward)
+        and moment.work_bytes >= other.work_bytes
+        and moment.gradient_bytes >= other.gradient_bytes
     )

@@ -42,8 +42,8 @@ class MemoryPlan:
     def __str__(self) -> str:
         head = ["", "parameters", "gradients", "optimizer", "activations", "communication", "peak"]
         rows = [head] + [
-            [name, *(_short(value) for value in vars(one).values())]
-            for name, one in self.by_strategy.items()
+            [name, *(_short(value) for value in vars(memory).values())]
+            for name, memory in self.by_strategy.items()
         ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
@@ -136,8 +136,10 @@ def _sum_of_outputs(model: nn.Module, batch: Any) -> Tensor:
         output = model(batch)
     if isinstance(given := getattr(output, "loss", None), Tensor):
         return given
-    values = [one for one in tree_leaves(output) if isinstance(one, Tensor) and one.requires_grad]
-    return torch.stack([one.sum() for one in values]).sum() if values else torch.zeros(())
+    values = [
+        leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad
+    ]
+    return torch.stack([value.sum() for value in values]).sum() if values else torch.zeros(())
 
 
 _MERITS = {
@@ -156,17 +158,21 @@ def _choice(
     possible = dict(needed)
     if len(step.saved_bytes) - 1 < ranks:
         del possible["pipeline"]  # There is not a part for each rank.
-    for name, one in possible.items():
-        if one.peak_bytes <= usable:
+    for name, rank_memory in possible.items():
+        if rank_memory.peak_bytes <= usable:
             return name, (
-                f"Take {name}: it needs {_short(one.peak_bytes)}, and {_short(usable)} (4/5 of the "
-                f"memory) may be used; {_MERITS[name]}."
+                f"Take {name}: it needs {_short(rank_memory.peak_bytes)}, and "
+                f"{_short(usable)} (4/5 of the memory) may be used; {_MERITS[name]}."
             )
     least = min(possible, key=lambda name: possible[name].peak_bytes)
-    one = possible[least]
-    advice = "more ranks" if one.activation_bytes < one.peak_bytes / 2 else "a smaller batch"
+    rank_memory = possible[least]
+    advice = (
+        "more ranks"
+        if rank_memory.activation_bytes < rank_memory.peak_bytes / 2
+        else "a smaller batch"
+    )
     return None, (
-        f"None fits: {least} needs least, {_short(one.peak_bytes)}, and {_short(usable)} "
+        f"None fits: {least} needs least, {_short(rank_memory.peak_bytes)}, and {_short(usable)} "
         f"(4/5 of the memory) may be used. Take {advice}, or recompute activations "
         "(torch.utils.checkpoint)."
     )

@@ -99,15 +99,15 @@ def profile_step(
         given = made(lambda: model)
     with torch.random.fork_rng(), mode, place:
         network = (copy.deepcopy(given) if with_values else _without_values(given, fake)).train()
-        device = next((one.device for one in network.parameters()), None)
+        device = next((parameter.device for parameter in network.parameters()), None)
         if device is None:
             raise ValueError("The model has no parameters; expected one that can be trained.")
-        for one in [*network.parameters(), *network.buffers()]:
-            live.add(one, STATE)
+        for tensor in [*network.parameters(), *network.buffers()]:
+            live.add(tensor, STATE)
         parts = units(network)[::-1]
         _follow(network, parts, live)
         with live:
-            own_batch = tree_map(lambda one: _copy(one, device), batch)
+            own_batch = tree_map(lambda leaf: _copy(leaf, device), batch)
             with (
                 _explained_errors("The forward pass on this batch", with_values),
                 torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"),
@@ -133,11 +133,11 @@ def profile_step(
             with _explained_errors("The optimizer's step", with_values), _AnyNumber():
                 chosen.step()
         parameters = _parameters(network, parts, chosen)
-        state = sum(one.optimizer_bytes for one in parameters)
-        update = max((one.work_bytes for one in live.moments), default=0)
+        state = sum(parameter.optimizer_bytes for parameter in parameters)
+        update = max((moment.work_bytes for moment in live.moments), default=0)
         return StepProfile(
             parameters=parameters,
-            buffer_bytes=sum(_bytes(one) for one in network.buffers()),
+            buffer_bytes=sum(_bytes(buffer) for buffer in network.buffers()),
             moments=moments,
             saved_bytes=[saved.get(part, 0) for part in range(len(parts) + 1)],
             kept_bytes=kept,
@@ -157,11 +157,11 @@ class _AnyNumber(TorchDispatchMode):
 def _without_values(network: nn.Module, fake: FakeTensorMode) -> nn.Module:
     """A copy whose tensors have no values; what was made on the meta device is on the usual one."""
     copies: dict[int, Any] = {}
-    for one in [*network.parameters(), *network.buffers()]:
-        place = torch.get_default_device() if one.is_meta else one.device
-        new = torch.empty(one.shape, dtype=one.dtype, device=place)
-        is_parameter = isinstance(one, nn.Parameter)
-        copies[id(one)] = nn.Parameter(new, one.requires_grad) if is_parameter else new
+    for tensor in [*network.parameters(), *network.buffers()]:
+        place = torch.get_default_device() if tensor.is_meta else tensor.device
+        new = torch.empty(tensor.shape, dtype=tensor.dtype, device=place)
+        is_parameter = isinstance(tensor, nn.Parameter)
+        copies[id(tensor)] = nn.Parameter(new, tensor.requires_grad) if is_parameter else new
     with FakeCopyMode(fake):
         return copy.deepcopy(network, copies)
 
@@ -230,9 +230,9 @@ def _follow_part(part: nn.Module, number: int, inside: list[int], live: LiveByte
         inside.pop()
         # Operations after it, such as an activation function or the loss, count as the part's.
         live.part = inside[-1] if inside else number
-        for one in tree_leaves(output):
-            if isinstance(one, Tensor) and one.requires_grad:
-                one.register_hook(works_backward)
+        for leaf in tree_leaves(output):
+            if isinstance(leaf, Tensor) and leaf.requires_grad:
+                leaf.register_hook(works_backward)
 
     part.register_forward_pre_hook(begin)
     part.register_forward_hook(end)
@@ -243,8 +243,8 @@ def _parameters(
 ) -> list[Parameter]:
     numbers: dict[int, int] = {}
     for number, part in reversed(list(enumerate(parts, start=1))):  # Inner parts come last.
-        for one in part.parameters():
-            numbers.setdefault(id(one), number)
+        for parameter in part.parameters():
+            numbers.setdefault(id(parameter), number)
     matrices = {
         id(module.weight)
         for module in network.modules()
@@ -252,18 +252,18 @@ def _parameters(
     }
     return [
         Parameter(
-            size_bytes=_bytes(one),
-            gradient_bytes=_bytes(one) if one.requires_grad else 0,
+            size_bytes=_bytes(parameter),
+            gradient_bytes=_bytes(parameter) if parameter.requires_grad else 0,
             optimizer_bytes=sum(
                 _bytes(value)
-                for value in tree_leaves(dict(optimizer.state.get(one, {})))
+                for value in tree_leaves(dict(optimizer.state.get(parameter, {})))
                 if isinstance(value, Tensor)
             ),
-            rows=len(one) if one.dim() else 1,
-            part=numbers.get(id(one), 0),
-            in_matrix=id(one) in matrices,
+            rows=len(parameter) if parameter.dim() else 1,
+            part=numbers.get(id(parameter), 0),
+            in_matrix=id(parameter) in matrices,
         )
-        for one in network.parameters()
+        for parameter in network.parameters()
     ]
 
 

@@ -35,7 +35,7 @@ class RankMemory:
 
 def ddp(step: StepProfile, ranks: int) -> RankMemory:
     """Every rank has everything, and the gradients once more in buckets."""
-    optimizer_bytes = sum(one.optimizer_bytes for one in step.parameters)
+    optimizer_bytes = sum(parameter.optimizer_bytes for parameter in step.parameters)
     return _replicated(step, optimizer_bytes, step.update_bytes)
 
 
@@ -43,9 +43,14 @@ def zero1(step: StepProfile, ranks: int) -> RankMemory:
     """DDP, and each parameter's optimizer state on one rank alone."""
     loads = [(0, 0)] * ranks
     # ZeroRedundancyOptimizer gives the largest first, each to the rank that has least.
-    for one in sorted(step.parameters, key=lambda one: one.size_bytes, reverse=True):
+    for parameter in sorted(
+        step.parameters, key=lambda candidate: candidate.size_bytes, reverse=True
+    ):
         least = loads.index(min(loads))
-        loads[least] = (loads[least][0] + one.size_bytes, loads[least][1] + one.optimizer_bytes)
+        loads[least] = (
+            loads[least][0] + parameter.size_bytes,
+            loads[least][1] + parameter.optimizer_bytes,
+        )
     share = max(size for size, _ in loads) / max(1, _parameters(step))
     return _replicated(step, max(optimizer for _, optimizer in loads), _update(step, share))
 
@@ -53,8 +58,8 @@ def zero1(step: StepProfile, ranks: int) -> RankMemory:
 def fsdp2(step: StepProfile, ranks: int) -> RankMemory:
     """Each rank has 1/N of every parameter, rounded up to whole rows."""
     sizes = [0] * (len(step.saved_bytes) + 1)
-    for one in step.parameters:
-        sizes[one.part] += one.size_bytes
+    for parameter in step.parameters:
+        sizes[parameter.part] += parameter.size_bytes
     rest, sizes[0] = sizes[0], 0
 
     def sent(moment: Moment) -> int:
@@ -67,7 +72,9 @@ def fsdp2(step: StepProfile, ranks: int) -> RankMemory:
         # Parameters, those of the part that is next, gradients, and what is being reduced.
         return 2 * rest + 2 * own + next_one + max(own, following)
 
-    return _divided(step, lambda one: ceil(one.rows / ranks) / max(1, one.rows), sent)
+    return _divided(
+        step, lambda parameter: ceil(parameter.rows / ranks) / max(1, parameter.rows), sent
+    )
 
 
 def tensor(step: StepProfile, ranks: int) -> RankMemory:
@@ -75,7 +82,9 @@ def tensor(step: StepProfile, ranks: int) -> RankMemory:
 
     Activations are counted whole, which is the most: those within a divided pair are divided too.
     """
-    return _divided(step, lambda one: 1 / ranks if one.in_matrix else 1, lambda moment: 0)
+    return _divided(
+        step, lambda parameter: 1 / ranks if parameter.in_matrix else 1, lambda moment: 0
+    )
 
 
 def pipeline(step: StepProfile, ranks: int) -> RankMemory:
@@ -122,11 +131,11 @@ class _Piece(_States):
 
 
 def _piece(step: StepProfile, part: int) -> _Piece:
-    own = [one for one in step.parameters if one.part == part]
+    own = [parameter for parameter in step.parameters if parameter.part == part]
     return _Piece(
-        parameter_bytes=sum(one.size_bytes for one in own),
-        gradient_bytes=sum(one.gradient_bytes for one in own),
-        optimizer_bytes=sum(one.optimizer_bytes for one in own),
+        parameter_bytes=sum(parameter.size_bytes for parameter in own),
+        gradient_bytes=sum(parameter.gradient_bytes for parameter in own),
+        optimizer_bytes=sum(parameter.optimizer_bytes for parameter in own),
         saved_bytes=step.saved_bytes[part],
     )
 
@@ -166,15 +175,15 @@ def _stages(
 
 
 def _parameters(step: StepProfile) -> int:
-    return sum(one.size_bytes for one in step.parameters)
+    return sum(parameter.size_bytes for parameter in step.parameters)
 
 
 def _gradients(step: StepProfile) -> int:
-    return sum(one.gradient_bytes for one in step.parameters)
+    return sum(parameter.gradient_bytes for parameter in step.parameters)
 
 
 def _work(step: StepProfile) -> int:
-    return max((one.work_bytes for one in step.moments), default=0)
+    return max((moment.work_bytes for moment in step.moments), default=0)
 
 
 def _update(step: StepProfile, share: float) -> int:
@@ -182,7 +191,7 @@ def _update(step: StepProfile, share: float) -> int:
 
     Some update all at once, others one by one, which takes up to two of the largest.
     """
-    largest = max((one.size_bytes for one in step.parameters), default=0)
+    largest = max((parameter.size_bytes for parameter in step.parameters), default=0)
     return max(int(share * step.update_bytes), min(step.update_bytes, 2 * largest))
 
 
@@ -193,7 +202,7 @@ def _replicated(step: StepProfile, optimizer_bytes: int, update_bytes: int) -> R
         gradient_bytes=gradients,
         optimizer_bytes=optimizer_bytes,
     )
-    passes = max((one.work_bytes + one.gradient_bytes for one in step.moments), default=0)
+    passes = max((moment.work_bytes + moment.gradient_bytes for moment in step.moments), default=0)
     update = gradients + step.kept_bytes + update_bytes
     return _memory(step, state, gradients, gradients + max(passes, update))
 
@@ -202,14 +211,23 @@ def _divided(
     step: StepProfile, share: Callable[[Parameter], float], sent: Callable[[Moment], int]
 ) -> RankMemory:
     state = _States(
-        parameter_bytes=ceil(sum(share(one) * one.size_bytes for one in step.parameters))
+        parameter_bytes=ceil(
+            sum(share(parameter) * parameter.size_bytes for parameter in step.parameters)
+        )
         + step.buffer_bytes,
-        gradient_bytes=ceil(sum(share(one) * one.gradient_bytes for one in step.parameters)),
-        optimizer_bytes=ceil(sum(share(one) * one.optimizer_bytes for one in step.parameters)),
+        gradient_bytes=ceil(
+            sum(share(parameter) * parameter.gradient_bytes for parameter in step.parameters)
+        ),
+        optimizer_bytes=ceil(
+            sum(share(parameter) * parameter.optimizer_bytes for parameter in step.parameters)
+        ),
     )
     gradients = state.gradient_bytes / max(1, _gradients(step))
     passes = max(
-        (one.work_bytes + int(gradients * one.gradient_bytes) + sent(one) for one in step.moments),
+        (
+            moment.work_bytes + int(gradients * moment.gradient_bytes) + sent(moment)
+            for moment in step.moments
+        ),
         default=0,
     )
     parameters = (state.parameter_bytes - step.buffer_bytes) / max(1, _parameters(step))

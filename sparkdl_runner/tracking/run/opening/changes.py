@@ -28,13 +28,13 @@ def changes(
         A clause for each argument and each conversion that is another one.
     """
     known = _last_values(run.data.params)
-    found = []
+    clauses = []
     for _, name, text in parameters(arguments):
         now, then = str(redact.value(text, name)), known.get(name)
         if then not in (None, now):
-            found.append(f"{name!r} was {then:.50} and is now {now:.50}")
-    told = (datasets.difference(run, name, converters[name]) for name in converters)
-    return found + [text for text in told if text is not None]
+            clauses.append(f"{name!r} was {then:.50} and is now {now:.50}")
+    differences = (datasets.difference(run, name, converters[name]) for name in converters)
+    return clauses + [text for text in differences if text is not None]
 
 
 def _last_values(params: Mapping[str, str]) -> dict[str, str]:

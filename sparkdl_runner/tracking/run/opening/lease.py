@@ -59,13 +59,13 @@ class Holder(ProcessIdentity):
         if text is None or not alive_at.isdecimal():
             return None
         try:
-            found = build(cls, json.loads(text))
+            holder = build(cls, json.loads(text))
         except (ForeignFileError, ValueError, RecursionError):
-            found = _UNKNOWN  # Of another version: it is a driver all the same.
-        if not (0 <= found.since < _MOST_SINCE and found.seconds > 0):
-            found = _UNKNOWN
-        seconds = min(found.seconds, _MOST_SECONDS)
-        return replace(found, seconds=seconds, silent=now - float(alive_at))
+            holder = _UNKNOWN  # Of another version: it is a driver all the same.
+        if not (0 <= holder.since < _MOST_SINCE and holder.seconds > 0):
+            holder = _UNKNOWN
+        seconds = min(holder.seconds, _MOST_SECONDS)
+        return replace(holder, seconds=seconds, silent=now - float(alive_at))
 
     @property
     def has_let_go(self) -> bool:
@@ -128,12 +128,12 @@ class Lease:
         It holds the run until its sign has stayed the same before our eyes for the time of its
         lease, whatever its clock says: what is seen for the first time was given just now.
         """
-        found = Holder.of(tags, time.time() if now is None else now)
-        if found is None or found.lease == self.own.lease or found.has_let_go:
+        holder = Holder.of(tags, time.time() if now is None else now)
+        if holder is None or holder.lease == self.own.lease or holder.has_let_go:
             return None
         at = time.monotonic()
         first = self._first_seen.setdefault((tags[HOLDER_TAG], tags[ALIVE_TAG]), at)
-        return None if at - first > found.seconds else found
+        return None if at - first > holder.seconds else holder
 
     def wait_for_sign(
         self,

@@ -180,8 +180,8 @@ class NamedRun:
         return {TRAINING_TAG: self.name, FUNCTION_TAG: self._work.function, **code}
 
     def _newest(self) -> Any:
-        found = self._search()
-        return found[0] if found else None
+        runs = self._search()
+        return runs[0] if runs else None
 
     def _search(self) -> list[Any]:
         client, experiment_id = self._store.client, self._store.experiment_id

@@ -52,8 +52,8 @@ class RunName:
         )
         # Signs such as ``_`` stand for any in the filter.
         numbered = re.compile(re.escape(base) + r"-(\d{1,9})")
-        found = (numbered.fullmatch(run.info.run_name or "") for run in runs)
-        return f"{base}-{max((int(one[1]) for one in found if one), default=0) + 1}"
+        matches = (numbered.fullmatch(run.info.run_name or "") for run in runs)
+        return f"{base}-{max((int(match[1]) for match in matches if match), default=0) + 1}"
 
 
 def _newest(store: Store, wanted: str) -> Sequence[Any]:
@@ -61,9 +61,9 @@ def _newest(store: Store, wanted: str) -> Sequence[Any]:
     from mlflow.exceptions import MlflowException
 
     try:
-        found: Sequence[Any] = store.client.search_runs(
+        runs: Sequence[Any] = store.client.search_runs(
             [store.experiment_id], wanted, max_results=_NEWEST, order_by=_NEWEST_FIRST
         )
     except MlflowException:
         return []
-    return found
+    return runs

@@ -33,9 +33,9 @@ def start_run(
             f"the run {parent_id} does not name this one",
         )
     for name, converter in converters.items():
-        if told := datasets.difference(run, name, converter):
+        if change := datasets.difference(run, name, converter):
             problems.append(
-                f"{told}. A loader that is restored refuses them; a function that restores none "
+                f"{change}. A loader that is restored refuses them; a function that restores none "
                 "goes on with them"
             )
         steps.try_step(

@@ -152,8 +152,8 @@ def _import_mlflow() -> Any:
 
 
 def _too_old(version: str) -> str | None:
-    found = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-    if found >= LEAST_VERSION:
+    installed = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    if installed >= LEAST_VERSION:
         return None
     return f"MLflow {version} is installed on the driver; 2.13 or later is needed"
 
@@ -189,17 +189,17 @@ def _experiment(
         if is_databricks(call.uri):
             return str(_get_experiment_id() or "0")
         return str(call(_get_experiment_id, "find the experiment") or "0")
-    found = call(lambda: client.get_experiment_by_name(name), f"find experiment {name!r}")
-    if found is None:
+    experiment = call(lambda: client.get_experiment_by_name(name), f"find experiment {name!r}")
+    if experiment is None:
         return str(
             call(
                 lambda: client.create_experiment(name, tags=KIND_TAG),
                 f"make experiment {name!r}",
             )
         )
-    if found.lifecycle_stage == "deleted":
+    if experiment.lifecycle_stage == "deleted":
         raise LaunchError(
             f"The MLflow experiment {name!r} at {Redactor()(call.uri)} was deleted. Restore it, or "
             "take another."
         )
-    return str(found.experiment_id)
+    return str(experiment.experiment_id)
