@@ -61,11 +61,11 @@ def open_with_state(
     """The same, and what the kernel says of the file."""
     # Without O_NONBLOCK, opening a pipe would wait for a writer.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags, dir_fd=dir_fd)
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
+    state = os.fstat(fd)
+    if not stat.S_ISREG(state.st_mode):
         os.close(fd)
         raise IrregularFileError(f"{os.fspath(path)} is a pipe, a device or a folder, and no file")
-    return fd, found
+    return fd, state
 
 
 def open_input(filesystem: fs.FileSystem, path: str) -> pa.NativeFile:
@@ -158,10 +158,10 @@ def parse_json(text: bytes) -> Any:
 
 
 def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ForeignFileError("a key of its JSON is there twice")
-    return found
+    return fields
 
 
 def _refuse_constant(name: str) -> Any:
@@ -200,11 +200,11 @@ def _is_of(value: Any, hint: Any) -> bool:
         return type(value) is float or _is_of(value, int)
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
-        return any(_is_of(value, one) for one in inner)
+        return any(_is_of(value, option) for option in inner)
     if origin in (list, tuple):
-        return isinstance(value, (list, tuple)) and all(_is_of(one, inner[0]) for one in value)
+        return isinstance(value, (list, tuple)) and all(_is_of(item, inner[0]) for item in value)
     if origin is dict:
-        return isinstance(value, dict) and all(_is_of(one, inner[1]) for one in value.values())
+        return isinstance(value, dict) and all(_is_of(item, inner[1]) for item in value.values())
     return hint is Any or type(value) is hint
 
 

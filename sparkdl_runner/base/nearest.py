@@ -21,5 +21,5 @@ def did_you_mean(given: object, known: Iterable[str]) -> str:
 
 def nearest(given: object, known: Iterable[str]) -> str:
     """Ends a sentence about an unknown name: names the nearest one, or adds only a full stop."""
-    found = difflib.get_close_matches(str(given), list(known), 1, cutoff=0.6)
-    return f"; did you mean {found[0]!r}?" if found else "."
+    matches = difflib.get_close_matches(str(given), list(known), 1, cutoff=0.6)
+    return f"; did you mean {matches[0]!r}?" if matches else "."

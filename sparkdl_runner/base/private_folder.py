@@ -52,12 +52,12 @@ def user_name() -> str:
 def _is_made_private(folder: Path) -> bool:
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-        if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+        state = folder.lstat()
+        if state.st_uid != os.getuid() or not stat.S_ISDIR(state.st_mode):
             return False
-        if found.st_mode & 0o022:  # Others may have put anything there.
+        if state.st_mode & 0o022:  # Others may have put anything there.
             return False
-        if found.st_mode & 0o077:
+        if state.st_mode & 0o077:
             folder.chmod(0o700)
     except OSError:
         return False

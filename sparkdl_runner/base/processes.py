@@ -70,10 +70,10 @@ def environment(pid: int) -> list[bytes]:
     import psutil
 
     try:
-        found = psutil.Process(pid).environ()
+        variables = psutil.Process(pid).environ()
     except (psutil.Error, OSError):
         return []
-    return [os.fsencode(f"{name}={value}") for name, value in found.items()]
+    return [os.fsencode(f"{name}={value}") for name, value in variables.items()]
 
 
 def has_program(pid: int) -> bool:

@@ -72,11 +72,11 @@ class Redactor:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         lines = {line.strip() for secret in secrets for line in secret.splitlines()}
         # The longest first: one may be a part of another.
-        known = sorted((one for one in lines if len(one) >= _LEAST_CHARACTERS), key=len)[::-1]
+        known = sorted((line for line in lines if len(line) >= _LEAST_CHARACTERS), key=len)[::-1]
         self._of_text = _Patterns(known, str)
         self._of_bytes = _Patterns(known, lambda text: text.encode(errors="replace"))
-        self._known_bytes = [one.encode(errors="replace") for one in known]
-        self.longest_bytes = max((len(one.encode(errors="replace")) for one in known), default=0)
+        self._known_bytes = [text.encode(errors="replace") for text in known]
+        self.longest_bytes = max((len(text.encode(errors="replace")) for text in known), default=0)
         """The longest secret's. Who reads a text in pieces looks at so much of a piece twice."""
 
     def __call__(self, text: str) -> str:
@@ -90,7 +90,7 @@ class Redactor:
     def without_begun(self, text: bytes) -> bytes:
         """What ``raw`` returned without the first part of a secret at its end: more may come."""
         for size in range(min(self.longest_bytes - 1, len(text)), _LEAST_BEGUN_BYTES - 1, -1):
-            if any(one.startswith(text[-size:]) for one in self._known_bytes):
+            if any(secret.startswith(text[-size:]) for secret in self._known_bytes):
                 return text[:-size]
         return text
 
@@ -108,9 +108,9 @@ class Redactor:
         if is_secret_name(name) and not isinstance(value, (bool, type(None))):
             return HIDDEN
         if isinstance(value, Mapping):
-            return {self(str(key)): self.value(one, str(key)) for key, one in value.items()}
+            return {self(str(key)): self.value(item, str(key)) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self.value(one) for one in value]
+            return [self.value(item) for item in value]
         return self(value) if isinstance(value, str) else value
 
 

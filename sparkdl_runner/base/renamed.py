@@ -21,7 +21,9 @@ def renamed(**earlier: str) -> Callable[[Function], Function]:
         @functools.wraps(function)
         def call(*args: Any, **given: Any) -> Any:
             if not earlier.keys().isdisjoint(given):
-                given = with_todays_names(given, earlier, lambda told: warn(told, stacklevel=4))
+                given = with_todays_names(
+                    given, earlier, lambda message: warn(message, stacklevel=4)
+                )
             return function(*args, **given)
 
         return call  # type: ignore[return-value]
@@ -42,15 +44,15 @@ def with_todays_names(
     Raises:
         TypeError: A value is given by both names.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in given.items():
         today = earlier.get(name, name)
         if today != name:
             if today in given:
                 raise TypeError(f"{name} is called {today} now, and both are given: leave one out.")
             tell(sentence(name, today))
-        found[today] = value
-    return found
+        values[today] = value
+    return values
 
 
 def sentence(earlier: str, today: str) -> str:

@@ -145,13 +145,13 @@ def failure_of(error: BaseException) -> StorageFailure:
     """
     number = getattr(error, "errno", None)
     status = _status_of(error)
-    told = f"{type(error).__name__} {_QUOTED.sub('', str(error))}"
-    told = _NOT_LETTERS.sub("", told.lower())
+    text = f"{type(error).__name__} {_QUOTED.sub('', str(error))}"
+    text = _NOT_LETTERS.sub("", text.lower())
     for kind, numbers, _, _ in _TABLE:
         if number in numbers:
             return kind
     for kind, _, _, words in _TABLE:
-        if any(word in told for word in words):
+        if any(word in text for word in words):
             return kind
     for kind, _, statuses, _ in _TABLE:
         if status in statuses:

@@ -39,9 +39,9 @@ def add_parser(subparsers: Any) -> None:
         ("ls", _ls, "list what was committed, oldest first"),
         ("verify", _verify, "read all files again; exit code 1 if one is not what was written"),
     ):
-        one = actions.add_parser(name, help=text, description=text)
-        one.add_argument("url", help=place)
-        one.set_defaults(run=action)
+        action_parser = actions.add_parser(name, help=text, description=text)
+        action_parser.add_argument("url", help=place)
+        action_parser.set_defaults(run=action)
 
 
 def _ls(arguments: argparse.Namespace) -> int:
@@ -86,8 +86,8 @@ def _checkpoints(place: str) -> Iterator[tuple[Storage, Name, str]]:
         is_folder = path is None or os.path.isdir(path)
         names = open_storage(url).names() if is_folder else []
     except (OSError, ValueError, TypeError, ImportError) as error:
-        told = first_line(error).rstrip(".")
-        raise ConfigError(f"cannot read {redact(place)}: {told}.") from None
+        reason = first_line(error).rstrip(".")
+        raise ConfigError(f"cannot read {redact(place)}: {reason}.") from None
     if path is not None and not is_folder:
         state = "is a file" if os.path.exists(path) else "is not there"
         raise ConfigError(f"{path} {state}; it must be a folder of checkpoints.")

@@ -116,23 +116,25 @@ def _load(storage: Storage, which: int | str) -> Checkpoint:
         candidates = _candidates(storage, which) - tried.keys()
         if not candidates:
             # A list that is read while one is removed and another committed may show neither.
-            unfinished = [one for one in tried if isinstance(tried[one], UnfinishedError)]
+            unfinished = [
+                candidate for candidate in tried if isinstance(tried[candidate], UnfinishedError)
+            ]
             if not unfinished and not _candidates(storage, which) - tried.keys():
                 break
             time.sleep(storage.poll_seconds)
-            for one in unfinished:
-                del tried[one]
+            for candidate in unfinished:
+                del tried[candidate]
             continue
         name = _best(storage, candidates) if which == "best" else max(candidates)
         reads += 1
         try:
-            found = _read(storage, name)
+            checkpoint = _read(storage, name)
         except DamageError as problem:
             is_removed = not isinstance(problem, UnreadableError) and _is_removed(storage, name)
             tried[name] = None if is_removed else problem
         else:
             _warn_of(tried, storage)
-            return found
+            return checkpoint
     _warn_of(tried, storage)
     problems = [problem for problem in tried.values() if problem is not None]
     if any(isinstance(problem, UnreadableError) for problem in problems):
@@ -144,7 +146,7 @@ def _load(storage: Storage, which: int | str) -> Checkpoint:
 
 
 def _candidates(storage: Storage, which: int | str) -> set[Name]:
-    return {one for one in _committed(storage) if which in ("newest", "best", one.step)}
+    return {name for name in _committed(storage) if which in ("newest", "best", name.step)}
 
 
 def _warn_of(tried: Mapping[Name, DamageError | None], storage: Storage) -> None:
@@ -171,16 +173,18 @@ def _best(storage: Storage, candidates: Collection[Name]) -> Name:
             manifests.append(read_manifest(storage, name))
     if not manifests:
         return max(candidates)  # Reading it raises what is wrong with it.
-    decides = next((one for one in manifests if one.best_metric is not None), None)
+    decides = next((manifest for manifest in manifests if manifest.best_metric is not None), None)
     if decides is None or decides.best_metric is None:
-        metrics = sorted({metric for one in manifests for metric in one.metrics})
+        metrics = sorted({metric for manifest in manifests for metric in manifest.metrics})
         raise CheckpointError(
             f"No checkpoint in {storage.shown} says what is best: the training has given its "
             f"CheckpointManager no best_metric (metrics saved: {', '.join(metrics) or 'none'}). "
             "Load the newest, or a step."
         )
     metric, sign = decides.best_metric, 1 if decides.best_mode == "min" else -1
-    values = {one.name: sign * one.metrics.get(metric, math.nan) for one in manifests}
+    values = {
+        manifest.name: sign * manifest.metrics.get(metric, math.nan) for manifest in manifests
+    }
     ranked = [name for name in values if not math.isnan(values[name])]
     if not ranked:
         raise CheckpointError(
@@ -223,13 +227,15 @@ def _sharded_model(reader: CheckpointReader) -> dict[str, Any]:
     tensors = sharded.model_part(metadata["tensors"])
     values = sharded.model_part(metadata["values"])
     state: dict[str, Any] = {
-        name: torch.empty(one["shape"], dtype=getattr(torch, one["dtype"].removeprefix("torch.")))
-        for name, one in tensors.items()
+        name: torch.empty(
+            tensor["shape"], dtype=getattr(torch, tensor["dtype"].removeprefix("torch."))
+        )
+        for name, tensor in tensors.items()
     }
-    places = [(name, shard) for name, one in tensors.items() for shard in one["shards"]]
+    places = [(name, shard) for name, tensor in tensors.items() for shard in tensor["shards"]]
     # File by file, so that no more than one of them is in memory beside the model.
     for path in sorted(
-        {one["path"] for one in [*values.values(), *(shard for _, shard in places)]}
+        {part["path"] for part in [*values.values(), *(shard for _, shard in places)]}
     ):
         content = reader.load(state_in(path))
         if content is None:
@@ -264,9 +270,9 @@ def _is_removed(storage: Storage, name: Name) -> bool:
 
 
 def _why_none(storage: Storage, which: int | str, tried: Iterable[Name]) -> str:
-    found = _committed(storage)
+    there = _committed(storage)
     tried = set(tried)
-    if tried - found:
+    if tried - there:
         what = f"The checkpoint of step {which}" if isinstance(which, int) else "Each checkpoint"
         return (
             f"{what} in {storage.shown} was removed by its training while it was read. Load the "
@@ -278,11 +284,11 @@ def _why_none(storage: Storage, which: int | str, tried: Iterable[Name]) -> str:
             f"No checkpoint {what}in {storage.shown} is whole; the warnings before say what is "
             "wrong with each."
         )
-    steps = sorted({name.step for name in found})
+    steps = sorted({name.step for name in there})
     if steps:
         more = f", … (the newest is {steps[-1]})" if len(steps) > _MOST_NAMED else ""
-        told = ", ".join(map(str, steps[:_MOST_NAMED])) + more
-        return f"There is no checkpoint of step {which} in {storage.shown}; there are of {told}."
+        listed = ", ".join(map(str, steps[:_MOST_NAMED])) + more
+        return f"There is no checkpoint of step {which} in {storage.shown}; there are of {listed}."
     folders = sorted({name.partition("/step-")[0] for name in storage.names() if "/step-" in name})
     if folders:
         more = ", …" if len(folders) > _MOST_NAMED else ""

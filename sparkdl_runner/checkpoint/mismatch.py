@@ -41,17 +41,19 @@ def model_problem(
     if not saved and here:
         return "it holds no model, and one is to be restored. Leave model out."
     if unknown is not None:
-        saved = {name: one for name, one in saved.items() if name in here or name in unknown}
+        saved = {
+            name: parameter for name, parameter in saved.items() if name in here or name in unknown
+        }
     shapes = [
         f"{name} ({saved[name]['shape']} in the checkpoint, {here[name]['shape']} here)"
         for name in sorted(saved.keys() & here.keys())
         if saved[name]["shape"] != here[name]["shape"]
     ]
-    found = _differences(saved, here) + _some("of another shape", shapes)
-    if not found:
+    differences = _differences(saved, here) + _some("of another shape", shapes)
+    if not differences:
         return None
     return (
-        f"it is of another model: {'; '.join(found)}. Build the model as it was when the "
+        f"it is of another model: {'; '.join(differences)}. Build the model as it was when the "
         "checkpoint was saved, or give another directory."
     )
 
@@ -73,7 +75,7 @@ def groups_problem(
     saved: Sequence[Mapping[str, Any]], here: Sequence[Mapping[str, Any]]
 ) -> str | None:
     """Why an optimizer's parameter groups cannot take those of another of its kind."""
-    sizes, expected = ([len(group["params"]) for group in one] for one in (saved, here))
+    sizes, expected = ([len(group["params"]) for group in groups] for groups in (saved, here))
     if sizes == expected:
         return None
     return (
@@ -85,8 +87,8 @@ def groups_problem(
 
 def names_problem(saved: Iterable[str], here: Iterable[str]) -> str | None:
     """Why the state of a sharded optimizer cannot be loaded into this rank's."""
-    found = _differences(saved, here)
-    return f"its optimizer has another state: {'; '.join(found)}." if found else None
+    differences = _differences(saved, here)
+    return f"its optimizer has another state: {'; '.join(differences)}." if differences else None
 
 
 def _differences(saved: Iterable[str], here: Iterable[str]) -> list[str]:

@@ -16,27 +16,29 @@ def names_of_ranks(peers: Peers, names: Iterable[str]) -> list[frozenset[int]]:
     Ranks with the same names tell them once.
     """
     mine = sorted(map(_number, names))
-    told = [(one, count) for one, count in peers.gather_numbers([_number(repr(mine)), len(mine)])]
+    digests = [
+        (digest, count) for digest, count in peers.gather_numbers([_number(repr(mine)), len(mine)])
+    ]
     begins: dict[int, tuple[int, int]] = {}
     total = 0
-    for one, count in told:
-        if one not in begins:
-            begins[one] = total, total + count
+    for digest, count in digests:
+        if digest not in begins:
+            begins[digest] = total, total + count
             total += count
     if len(begins) == 1:
         return [frozenset(mine)] * peers.size
     together = [0] * total
-    own = told[peers.rank]
-    if told.index(own) == peers.rank:
+    own = digests[peers.rank]
+    if digests.index(own) == peers.rank:
         together[slice(*begins[own[0]])] = mine
     together = peers.end_sum(peers.begin_sum(together))
-    sets = {one: frozenset(together[slice(*place)]) for one, place in begins.items()}
-    return [sets[one] for one, _ in told]
+    sets = {digest: frozenset(together[slice(*place)]) for digest, place in begins.items()}
+    return [sets[digest] for digest, _ in digests]
 
 
 def in_none(names: Iterable[str], ranks: Iterable[frozenset[int]]) -> set[str]:
     """Those of the names that none of some ranks has."""
-    known = frozenset().union(*{id(one): one for one in ranks}.values())
+    known = frozenset().union(*{id(rank_names): rank_names for rank_names in ranks}.values())
     return {name for name in names if _number(name) not in known}
 
 

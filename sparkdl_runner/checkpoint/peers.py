@@ -83,8 +83,8 @@ class Peers:
         words = -(-most_bytes // 8)
         mine = text.encode()[:most_bytes].ljust(8 * words, b"\0")
         return [
-            struct.pack(f"<{words}q", *one).rstrip(b"\0").decode(errors="replace")
-            for one in self._gather(list(struct.unpack(f"<{words}q", mine)))
+            struct.pack(f"<{words}q", *packed).rstrip(b"\0").decode(errors="replace")
+            for packed in self._gather(list(struct.unpack(f"<{words}q", mine)))
         ]
 
     def gather_numbers(self, numbers: list[int]) -> list[list[int]]:
@@ -92,7 +92,7 @@ class Peers:
         counts = [count for (count,) in self._gather([len(numbers)])]
         padding = [0] * (max(counts) - len(numbers))
         gathered = self._gather([*numbers, *padding])
-        return [one[:count] for one, count in zip(gathered, counts, strict=True)]
+        return [padded[:count] for padded, count in zip(gathered, counts, strict=True)]
 
     def _gather(self, numbers: list[int]) -> list[list[int]]:
         """Equally many whole numbers of every rank."""
@@ -203,8 +203,8 @@ class HorovodPeers(Peers):
         return [int(value) for value in self._hvd.synchronize(pending).tolist()]
 
     def _from_rank_0(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
-        found: torch.Tensor = self._hvd.broadcast(tensor, 0, name=f"{self._name}.{what}")
-        return found
+        received: torch.Tensor = self._hvd.broadcast(tensor, 0, name=f"{self._name}.{what}")
+        return received
 
 
 def host() -> str:
@@ -231,8 +231,8 @@ def ask_rank_0(storage: Storage, peers: Peers, action: Callable[[], Any], proble
         try:
             answer = {"value": patiently(storage, action)}
         except Exception as error:  # Storages raise errors of many kinds.
-            told = f"{type(error).__name__}: {error}"
-            answer = {"error": told, "may_pass": may_pass(storage, error)}
+            message = f"{type(error).__name__}: {error}"
+            answer = {"error": message, "may_pass": may_pass(storage, error)}
             cause = error
     answer = json.loads(peers.broadcast(json.dumps(answer).encode()))
     if "error" in answer:
@@ -247,14 +247,14 @@ def read_on_rank_0(peers: Peers, read: Callable[[], bytes]) -> bytes:
     Raises:
         DamageError: Rank 0 could not, for the reason that it found.
     """
-    told = b""
+    answer = b""
     if peers.rank == 0:
         try:
-            told = b"+" + read()
+            answer = b"+" + read()
         except DamageError as problem:
             sign = b"?" if isinstance(problem, UnreadableError) else b"-"
-            told = sign + str(problem).encode()
-    told = peers.broadcast(told)
-    if told[:1] == b"+":
-        return told[1:]
-    raise (UnreadableError if told[:1] == b"?" else DamageError)(told[1:].decode())
+            answer = sign + str(problem).encode()
+    answer = peers.broadcast(answer)
+    if answer[:1] == b"+":
+        return answer[1:]
+    raise (UnreadableError if answer[:1] == b"?" else DamageError)(answer[1:].decode())

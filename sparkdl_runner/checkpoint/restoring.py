@@ -118,10 +118,10 @@ def _newest(storage: Storage, peers: Peers, tried: set[Name]) -> Name | None:
         return None if name is None else str(name)
 
     try:
-        found = ask_rank_0(storage, peers, look, f"rank 0 cannot read {storage.shown}")
+        newest = ask_rank_0(storage, peers, look, f"rank 0 cannot read {storage.shown}")
     except CheckpointError as error:
         raise CheckpointStorageError(str(error)) from error
-    return None if found is None else Name.parse(found)
+    return None if newest is None else Name.parse(newest)
 
 
 class _PassedOverError(Exception):
@@ -198,8 +198,8 @@ class _Candidate:
             self.was_unreadable = isinstance(error, (UnreadableError, MemoryError))
         if not self._peers.any_rank(bool(problem)):
             return
-        told = [problem, *self._peers.gather_text(problem, _PROBLEM_BYTES)]
-        problem = next(filter(None, told))
+        problems = [problem, *self._peers.gather_text(problem, _PROBLEM_BYTES)]
+        problem = next(filter(None, problems))
         warnings.warn(f"The checkpoint {self._path} is {problem}", stacklevel=6)
         raise _PassedOverError
 
@@ -275,8 +275,8 @@ class _Candidate:
         if target.loader is not None:
             # First, as it may raise errors of its own: nothing else is changed then.
             target.loader.load_state_dict(manifest.loader)
-        for name, one in target.others.items():
-            one.load_state_dict(self._states[state_name(name)])
+        for name, stateful in target.others.items():
+            stateful.load_state_dict(self._states[state_name(name)])
         if self._parts:
             if manifest.sharded:
                 sharded.fill(self._shards, self._parts, contents)

@@ -111,8 +111,8 @@ def keys_of(state: Mapping[str, Any], ranks: int) -> tuple[set[str], set[str]]:
 def parameters_of(metadata: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Shape and dtype of each tensor of the model, out of what ``shards.merge`` returned."""
     return {
-        name: {"shape": one["shape"], "dtype": one["dtype"].removeprefix("torch.")}
-        for name, one in model_part(metadata["tensors"]).items()
+        name: {"shape": tensor["shape"], "dtype": tensor["dtype"].removeprefix("torch.")}
+        for name, tensor in model_part(metadata["tensors"]).items()
     }
 
 
@@ -210,15 +210,15 @@ def _parameters_of_groups(state: Iterable[str]) -> list[str]:
 
 def _by_name(optimizer: Mapping[str, Any], parameters: Iterable[str]) -> dict[str, Any]:
     """An optimizer's whole state by the names of ``state_of``."""
-    found = {}
+    state = {}
     names = iter(parameters)
     for group in optimizer["param_groups"]:
         for number, name in zip(group["params"], names, strict=False):
             for key, value in optimizer["state"].get(number, {}).items():
-                found[f"{_OPTIMIZER}state.{name}.{key}"] = value
+                state[f"{_OPTIMIZER}state.{name}.{key}"] = value
             for key, value in group.items():
-                found[f"{_OPTIMIZER}param_groups.{name}.{key}"] = value
-    return found
+                state[f"{_OPTIMIZER}param_groups.{name}.{key}"] = value
+    return state
 
 
 def _overlaps(

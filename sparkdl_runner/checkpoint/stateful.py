@@ -28,14 +28,14 @@ class Stateful:
         Raises:
             TypeError: One of the others has no state, or is a sharded module.
         """
-        given = {name: unwrapped(one) for name, one in others.items() if one is not None}
-        for name, one in given.items():
-            if not all(callable(getattr(one, m, None)) for m in ("state_dict", "load_state_dict")):
+        given = {name: unwrapped(item) for name, item in others.items() if item is not None}
+        for name, item in given.items():
+            if not all(callable(getattr(item, m, None)) for m in ("state_dict", "load_state_dict")):
                 raise TypeError(
-                    f"{name}= is a {type(one).__name__}; expected an object with state_dict() and "
+                    f"{name}= is a {type(item).__name__}; expected an object with state_dict() and "
                     "load_state_dict(). Numbers by name go into metrics=, other values into extra=."
                 )
-            if hasattr(one, "parameters") and is_sharded(one):
+            if hasattr(item, "parameters") and is_sharded(item):
                 raise TypeError(
                     f"{name}= is a module of which each rank has a part; only model= can be one."
                 )

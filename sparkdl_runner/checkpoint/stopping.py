@@ -70,15 +70,15 @@ class StopAgreement:
         """Tells all ranks the reason of the lowest that has one: there is one at least."""
         if is_preemption is None:
             is_preemption = bool(stop_request.preemption_reason())
-        told = peers.gather_text(
+        reasons = peers.gather_text(
             f"{'!' if is_preemption else '.'}{own}" if own else "", stop_request.MOST_BYTES + 1
         )
-        rank = next(rank for rank, text in enumerate(told) if text)
+        rank = next(rank for rank, text in enumerate(reasons) if text)
         self.stop = Stop(
-            reason=told[rank][1:],
+            reason=reasons[rank][1:],
             rank=rank,
-            is_preemption=told[rank][0] == "!",
-            leaving=tuple(rank for rank, text in enumerate(told) if text.startswith("!")),
+            is_preemption=reasons[rank][0] == "!",
+            leaving=tuple(rank for rank, text in enumerate(reasons) if text.startswith("!")),
         )
 
     def _calls_in_a_second(self) -> int:

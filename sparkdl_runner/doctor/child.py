@@ -67,12 +67,12 @@ class Child:
             late: The reason, if it has neither answered nor ended by then.
         """
         try:
-            found = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
+            answer = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             reason = late
         else:
-            if found is not None:
-                return found
+            if answer is not None:
+                return answer
             self._answers.put(None)
             reason = self._end()
         return {"error": "; ".join([reason, *(self.output()[-words:] if words else ())])}
@@ -126,9 +126,9 @@ class Child:
         with self._process.stdout as stream:
             for line in stream:
                 with suppress(ValueError):  # A library has printed something.
-                    found = json.loads(line)
-                    if isinstance(found, dict):
-                        self._answers.put(found)
+                    answer = json.loads(line)
+                    if isinstance(answer, dict):
+                        self._answers.put(answer)
         self._answers.put(None)
 
 

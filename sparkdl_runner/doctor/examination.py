@@ -76,8 +76,8 @@ def _look_at_everything(question: Question) -> list[Finding]:
         }
         host = Child([sys.executable, "-c", scripts.text_of("host")], request)
         stack.callback(host.close)
-        found = INSTALLATION.run(installed)
-        if broken := [finding.check for finding in found if finding.status == PROBLEM]:
+        findings = INSTALLATION.run(installed)
+        if broken := [finding.check for finding in findings if finding.status == PROBLEM]:
             session: dict[str, Any] = {"skipped": f"see {' and '.join(broken)}"}
         else:
             session = _look_at_session(question, request, installed.settings)
@@ -90,7 +90,7 @@ def _look_at_everything(question: Question) -> list[Finding]:
             on_cluster=not session["single_host"] if "single_host" in session else on_cluster,
             spark_version=installed.version,
         )
-        return found + judge(driver, session) + server.result()
+        return findings + judge(driver, session) + server.result()
 
 
 def keep_file(url: str, name: str) -> Child:
@@ -150,20 +150,20 @@ def answers_of_session(child: Child, settings: Mapping[str, str]) -> dict[str, A
 
 def judge(driver: Place, session: dict[str, Any]) -> list[Finding]:
     """Makes findings of the observations, in the order of the report."""
-    found = packages.host_was_seen(driver)
+    findings = packages.host_was_seen(driver)
     if driver.was_seen:
-        found += PYTHON.run(driver) + HOST.run(driver)
-    found += START.run(session)
+        findings += PYTHON.run(driver) + HOST.run(driver)
+    findings += START.run(session)
     if "master" in session:
-        found += SESSION.run(session)
+        findings += SESSION.run(session)
         for executor in _executors(driver, session):
-            found += _judge_executor(executor)
-    return found
+            findings += _judge_executor(executor)
+    return findings
 
 
 def _executors(driver: Place, session: dict[str, Any]) -> list[Place]:
     """The observations of each executor."""
-    found = [
+    executors = [
         replace(
             driver,
             facts=answer.get("facts") or {},
@@ -173,15 +173,15 @@ def _executors(driver: Place, session: dict[str, Any]) -> list[Place]:
         )
         for answer in session["stage"].get("hosts", [])
     ]
-    some_have_gpus = any(one.was_seen and one.has_gpus for one in found)
-    return [replace(one, some_have_gpus=some_have_gpus) for one in found]
+    some_have_gpus = any(executor.was_seen and executor.has_gpus for executor in executors)
+    return [replace(executor, some_have_gpus=some_have_gpus) for executor in executors]
 
 
 def _judge_executor(executor: Place) -> list[Finding]:
-    found = EXECUTOR.run(executor, executor.name)
+    findings = EXECUTOR.run(executor, executor.name)
     # In a Python that cannot run ranks anyway, what else is missing tells nothing more.
     if executor.was_seen and "sparkdl_runner" in executor.answer:
-        found += PYTHON.run(executor, executor.name)
+        findings += PYTHON.run(executor, executor.name)
     if executor.was_seen and executor.on_cluster:
-        found += HOST.run(executor, executor.name)
-    return found
+        findings += HOST.run(executor, executor.name)
+    return findings

@@ -81,11 +81,11 @@ def spark_version(installed: Installation) -> Finding:
     if not installed.version:
         context.require_spark_context()
     context.check_version(installed.version)
-    found = f"pyspark {installed.version} ({installed.folder})"
+    text = f"pyspark {installed.version} ({installed.folder})"
     outside = out_of_range(
-        "pyspark", installed.version, found=found, advice="Look for a newer sparkdl_runner."
+        "pyspark", installed.version, found=text, advice="Look for a newer sparkdl_runner."
     )
-    return outside or ok(found)
+    return outside or ok(text)
 
 
 @INSTALLATION("java", expected="a Java that this Spark starts on, and is tested on")
@@ -93,9 +93,9 @@ def java_of_spark(installed: Installation) -> Finding:
     """Whether there is a Java that this Spark starts on."""
     if is_under_submit(installed.environment):
         return ok("spark-submit has started it")
-    found = java.check_java(installed.version, installed.home)
-    words = f"Java {found.version} ({found.path})"
-    if found.is_tested:
+    chosen = java.check_java(installed.version, installed.home)
+    words = f"Java {chosen.version} ({chosen.path})"
+    if chosen.is_tested:
         return ok(words)
     return warning(
         f"{words}, on which Spark's authors do not test it.",

@@ -84,18 +84,18 @@ class Report:
 
     def _summary(self) -> str:
         count = {status: len(self._with(status)) for status in _ORDER}
-        told = [f"{count[OK]} {'check is' if count[OK] == 1 else 'checks are'} fine"]
+        parts = [f"{count[OK]} {'check is' if count[OK] == 1 else 'checks are'} fine"]
         for status, word in ((WARNING, "warning"), (PROBLEM, "problem")):
             if count[status]:
-                told.append(f"{count[status]} {word}{'s' if count[status] > 1 else ''}")
+                parts.append(f"{count[status]} {word}{'s' if count[status] > 1 else ''}")
         if count[NOT_CHECKED]:
-            told.append(f"{count[NOT_CHECKED]} not checked")
+            parts.append(f"{count[NOT_CHECKED]} not checked")
         verdict = (
             "mend the problems before a run"
             if count[PROBLEM]
             else f"{self.num_proc} ranks can run here"
         )
-        return f"{', '.join(told)}: {verdict} ({self.seconds:.1f} s)."
+        return f"{', '.join(parts)}: {verdict} ({self.seconds:.1f} s)."
 
 
 def _alike(findings: Sequence[Finding]) -> list[Finding]:
@@ -116,11 +116,11 @@ def _print_finding(finding: Finding, stream: TextIO, *, width: int, colour: bool
     label = f"{_LABELS[finding.status]:8}"
     if colour:
         label = f"\033[{_COLOURS[finding.status]}m{label}\033[0m"
-    found = finding.found
+    text = finding.found
     if finding.where != (DRIVER,):
-        found += f" [{_places(finding.where)}]"
+        text += f" [{_places(finding.where)}]"
     indent = " " * (8 + _NAME_WIDTH)
-    lines = _wrapped(found, width, indent)
+    lines = _wrapped(text, width, indent)
     if finding.expected:
         lines += _wrapped(f"expected: {finding.expected}", width, indent)
     if finding.advice:

@@ -149,14 +149,14 @@ def _answer(task: HostTask, context: Any, place: str, *, is_first: bool) -> dict
         except OSError as error:
             answer["listen_error"] = error.strerror or str(error)
     resources = context.resources().get("gpu")
-    told = {
+    own = {
         "place": place,
         "address": answer.get("address"),
         "port": server.port if server is not None else None,
         "gpus": list(resources.addresses) if resources is not None else [],
     }
     # Spark's barrier polls once a second; with a single host it is not needed.
-    messages = [] if task.single_host else context.allGather(json.dumps(told))
+    messages = [] if task.single_host else context.allGather(json.dumps(own))
     if not is_first:
         return {}
     tasks = [json.loads(message) for message in messages]
@@ -172,8 +172,8 @@ def _answer(task: HostTask, context: Any, place: str, *, is_first: bool) -> dict
 
 def _peers(tasks: list[dict[str, Any]], place: str) -> list[dict[str, Any]]:
     """The executors that this one probes: those that follow it in a ring, as many as probe it."""
-    servers = [one for one in tasks if one["port"]]
-    own = next((index for index, one in enumerate(servers) if one["place"] == place), 0)
+    servers = [server for server in tasks if server["port"]]
+    own = next((index for index, server in enumerate(servers) if server["place"] == place), 0)
     return (servers[own + 1 :] + servers[:own])[:MOST_PEERS]
 
 
@@ -182,14 +182,14 @@ def _probes(task: HostTask, peers: list[dict[str, Any]]) -> dict[str, Any]:
     with ThreadPoolExecutor(MOST_PEERS + 1) as pool:
         to_driver = pool.submit(probe, *task.driver, task.token)
         to_peers = {
-            f"{one['address']} ({one['place']})": pool.submit(
-                probe, one["address"], one["port"], task.token
+            f"{peer['address']} ({peer['place']})": pool.submit(
+                probe, peer["address"], peer["port"], task.token
             )
-            for one in peers
+            for peer in peers
         }
         return {
             "driver": {**to_driver.result(), "to": f"{task.driver[0]}:{task.driver[1]}"},
-            "peers": {peer: found.result() for peer, found in to_peers.items()},
+            "peers": {peer: future.result() for peer, future in to_peers.items()},
         }
 
 

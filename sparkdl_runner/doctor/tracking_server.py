@@ -139,11 +139,11 @@ def judge(shown: str, answer: dict[str, Any]) -> Finding:
     version = answer["version"]
     if not numbers(version):
         return ok(f"{shown} answers")
-    found = f"{shown} answers, MLflow {version}"
+    text = f"{shown} answers, MLflow {version}"
     if not is_older(version, LEAST_SERVER):
-        return ok(found)
+        return ok(text)
     return (problem if is_older(version, "3") else warning)(
-        f"{found}, which is too old for what clients of today send it.",
+        f"{text}, which is too old for what clients of today send it.",
         expected=f"MLflow {LEAST_SERVER} or later on the server",
         advice=f"Upgrade the server: pip install 'mlflow>={LEAST_SERVER}', mlflow db upgrade, then "
         "restart it; earlier ones have known security holes (CVE-2026-2614, CVE-2026-4137).",

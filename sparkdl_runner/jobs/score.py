@@ -78,16 +78,16 @@ def _find_model(uri: str) -> Any:
     try:
         return mlflow.models.get_model_info(uri)
     except Exception as error:
-        told = Redactor(secrets_of())(first_line(error))
+        reason = Redactor(secrets_of())(first_line(error))
         near = "."
         match = re.match(r"models:/([^/@]+)[/@]", uri)
         if match is not None:
             try:
-                names = [one.name for one in mlflow.MlflowClient().search_registered_models()]
+                names = [model.name for model in mlflow.MlflowClient().search_registered_models()]
                 near = nearest(match[1], names) if match[1] not in names else "."
             except Exception:
                 near = "."
-        raise ConfigError(f"there is no model {uri}: {told.rstrip('.')}{near}") from None
+        raise ConfigError(f"there is no model {uri}: {reason.rstrip('.')}{near}") from None
 
 
 def _require_trust(settings: ScoreSettings) -> None:
@@ -115,7 +115,7 @@ def _udf(spark: SparkSession, uri: str, signature: Any) -> Any:
     outputs = signature.outputs if signature is not None else None
     arguments: dict[str, Any] = {}
     if outputs is not None and outputs.is_tensor_spec():
-        named = {one.name: spark_type(one) for one in outputs.inputs}
+        named = {output.name: spark_type(output) for output in outputs.inputs}
         several = ",".join(f"{name}:{kind}" for name, kind in named.items())
         arguments["result_type"] = f"struct<{several}>" if len(named) > 1 else named.popitem()[1]
     try:

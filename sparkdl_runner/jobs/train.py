@@ -32,12 +32,12 @@ def named_after_its_job(settings: TrainSettings) -> TrainSettings:
     chosen = settings.name is not None or settings.resumed
     if chosen or not settings.wanted_tracking:
         return settings
-    found = job_name(settings.model_dump(mode="json", exclude_unset=True))
-    if found is None:
+    job = job_name(settings.model_dump(mode="json", exclude_unset=True))
+    if job is None:
         return settings
-    print(f"This training is called {found.name}, after its job.", flush=True)
-    rerun = settings.rerun_finished or found.comes_again
-    return settings.model_copy(update={"name": found.name, "rerun_finished": rerun})
+    print(f"This training is called {job.name}, after its job.", flush=True)
+    rerun = settings.rerun_finished or job.comes_again
+    return settings.model_copy(update={"name": job.name, "rerun_finished": rerun})
 
 
 def train(settings: TrainSettings) -> tuple[Any, str | None, Phases]:

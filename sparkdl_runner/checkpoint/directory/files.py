@@ -93,9 +93,9 @@ def read_file(
             raise kind(f"{path} cannot be read ({type(error).__name__}: {error})") from error
         if size_bytes > limit_bytes:
             raise DamageError(f"{path} is larger than {limit_bytes:,} bytes")
-        found = FileEntry(path=path, size_bytes=size_bytes, sha256=digest.hexdigest())
+        entry = FileEntry(path=path, size_bytes=size_bytes, sha256=digest.hexdigest())
         content.truncate(size_bytes if keep else 0)
-        return content.getvalue(), found
+        return content.getvalue(), entry
 
     return patiently(storage, read, retry_seconds=storage.retry_seconds * _READ_SHARE)
 
@@ -121,13 +121,13 @@ def read_entry(
         DamageError: It is gone, cannot be read, or is not what was written.
     """
     size_bytes = entry.size_bytes
-    content, found = read_file(
+    content, actual = read_file(
         storage, directory, entry.path, limit_bytes=size_bytes, keep=keep, write=write
     )
-    if found.size_bytes != size_bytes:
+    if actual.size_bytes != size_bytes:
         raise DamageError(
-            f"{entry.path} has {found.size_bytes:,} bytes, and {size_bytes:,} were written"
+            f"{entry.path} has {actual.size_bytes:,} bytes, and {size_bytes:,} were written"
         )
-    if found != entry:
+    if actual != entry:
         raise DamageError(f"{entry.path} was changed: its SHA-256 is not the one of its content")
     return content

@@ -75,12 +75,12 @@ def committed(storage: Storage, names: Iterable[str] | None = None) -> set[Name]
     """
     names = storage.names() if names is None else list(names)
     suffix = f"/{MANIFEST}"
-    places = (Name.parse(one.removesuffix(suffix)) for one in names if one.endswith(suffix))
-    found = {place for place in places if place is not None}
+    places = (Name.parse(path.removesuffix(suffix)) for path in names if path.endswith(suffix))
+    checkpoints = {place for place in places if place is not None}
     # The newest fence lists what counted by all earlier ones. Where all is of its own attempt, it
     # has nothing to say either.
     for attempt in reversed(attempts_in(names)):
-        if all(name.attempt >= attempt for name in found):
+        if all(name.attempt >= attempt for name in checkpoints):
             break
         try:
             before = set(map(str, read_fence(storage, attempt)["committed"]))
@@ -91,5 +91,5 @@ def committed(storage: Storage, names: Iterable[str] | None = None) -> set[Name]
                 stacklevel=2,
             )
             continue
-        return {name for name in found if name.attempt >= attempt or str(name) in before}
-    return found
+        return {name for name in checkpoints if name.attempt >= attempt or str(name) in before}
+    return checkpoints

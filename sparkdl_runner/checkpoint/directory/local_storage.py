@@ -47,12 +47,12 @@ class LocalStorage:
         self.poll_seconds = poll_seconds
 
     def names(self, directory: str = "") -> list[str]:
-        found = []
+        paths = []
         top = self._path(directory) if directory else self._base
         for folder, _, files in os.walk(top, onerror=_raise_unless_gone):
             below = os.path.relpath(folder, self._base)
-            found += [name if below == "." else f"{below}/{name}" for name in files]
-        return found
+            paths += [name if below == "." else f"{below}/{name}" for name in files]
+        return paths
 
     def exists(self, name: str) -> bool:
         return os.path.isfile(self._path(name))
@@ -143,12 +143,12 @@ class LocalStorage:
         for part in directory.split("/") if directory else ():
             path = os.path.join(path, part)
             _make_directory(path)
-            found = os.lstat(path)
-            if not stat.S_ISDIR(found.st_mode):
+            state = os.lstat(path)
+            if not stat.S_ISDIR(state.st_mode):
                 raise NotADirectoryError(
                     errno.ENOTDIR, "a symbolic link or a file is where a directory should be", path
                 )
-            if found.st_uid not in owners:
+            if state.st_uid not in owners:
                 raise PermissionError(errno.EPERM, "another user's directory is in the way", path)
 
 

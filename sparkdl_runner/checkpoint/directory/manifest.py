@@ -78,8 +78,8 @@ class Manifest:
 
     def first_file(self, state: str) -> str | None:
         """The first file of a state; None if the checkpoint does not hold it."""
-        found = (entry.path for entry in self.files if state_in(entry.path) == state)
-        return next((path for path in found if "~" not in path), None)
+        paths = (entry.path for entry in self.files if state_in(entry.path) == state)
+        return next((path for path in paths if "~" not in path), None)
 
     def to_bytes(self) -> bytes:
         """The content of ``manifest.json``."""
@@ -129,11 +129,11 @@ def read_entries(entries: Any) -> tuple[FileEntry, ...]:
     """
     if not isinstance(entries, list):
         raise ForeignFileError("it has no list of files")
-    found = tuple(build(FileEntry, entry) for entry in entries)
-    for entry in found:
+    files = tuple(build(FileEntry, entry) for entry in entries)
+    for entry in files:
         if not is_inside(entry.path) or entry.size_bytes < 0:
             raise ForeignFileError(f"it lists {entry.path!r:.200}, which is no file in its folder")
-    return found
+    return files
 
 
 def read_manifest(storage: Storage, name: Name) -> Manifest:

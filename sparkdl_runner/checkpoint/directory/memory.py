@@ -36,8 +36,8 @@ def require_memory(size_bytes: int, what: str) -> None:
 
 def available_bytes() -> int | None:
     """The memory that this process can have: the host's free one, or its group's limit if less."""
-    found = [_host_bytes(), control_group.limit_bytes()]
-    return min((one for one in found if one is not None), default=None)
+    limits = [_host_bytes(), control_group.limit_bytes()]
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _host_bytes() -> int | None:

@@ -52,8 +52,8 @@ def metadata_of(content: bytes) -> dict[str, Any]:
     """
     fields = unseal(content, METADATA)
     try:
-        for one in build(_Metadata, fields).tensors.values():
-            for shard in build(_Tensor, one).shards:
+        for tensor in build(_Metadata, fields).tensors.values():
+            for shard in build(_Tensor, tensor).shards:
                 build(_Shard, shard)
         if any(value.keys() != {"path", "key"} for value in fields["values"].values()):
             raise ForeignFileError("a value has no place")
@@ -86,13 +86,13 @@ def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             for shard in mine["shards"]:
                 of_name.setdefault(tuple(shard["offsets"]), shard)
     tensors = {
-        name: {**one, "shards": list(places[name].values())} for name, one in tensors.items()
+        name: {**tensor, "shards": list(places[name].values())} for name, tensor in tensors.items()
     }
     for name, whole in tensors.items():
-        found = sum(math.prod(shard["sizes"]) for shard in whole["shards"])
-        if found != math.prod(whole["shape"]):
+        elements = sum(math.prod(shard["sizes"]) for shard in whole["shards"])
+        if elements != math.prod(whole["shape"]):
             raise CheckpointError(
-                f"The ranks' shards of {name} hold {found:,} of its "
+                f"The ranks' shards of {name} hold {elements:,} of its "
                 f"{math.prod(whole['shape']):,} elements: not all ranks saved the same model."
             )
     return {"tensors": tensors, "values": values}

@@ -98,20 +98,20 @@ def _path(path: str, number: int) -> str:
 def _metadata(content: bytes) -> Mapping[str, str]:
     """The text that a file of safetensors begins with: its length in 8 bytes, and JSON."""
     length = int.from_bytes(content[:8], "little")
-    found: Mapping[str, str] = json.loads(content[8 : 8 + length])["__metadata__"]
-    return found
+    metadata: Mapping[str, str] = json.loads(content[8 : 8 + length])["__metadata__"]
+    return metadata
 
 
 def _groups(tensors: Mapping[str, torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:
-    sizes = {name: one.numel() * one.element_size() for name, one in tensors.items()}
+    sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in tensors.items()}
     most = max(_FILE_BYTES, sum(sizes.values()) // _MOST_FILES)
     group: dict[str, torch.Tensor] = {}
     size_bytes = 0
-    for name, one in tensors.items():
+    for name, tensor in tensors.items():
         if group and size_bytes + sizes[name] > most:
             yield group
             group, size_bytes = {}, 0
-        group[name] = one
+        group[name] = tensor
         size_bytes += sizes[name]
     yield group
 
@@ -215,7 +215,9 @@ def _read(written: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
             value._metadata = OrderedDict(_read(written["metadata"], tensors))
         return value
     if kind == "dtype":
-        dtypes = {str(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)}
+        dtypes = {
+            str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)
+        }
         return dtypes[f"torch.{written['name']}"]
     if kind == "device":
         return torch.device(written["name"])

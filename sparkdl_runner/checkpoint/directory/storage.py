@@ -162,11 +162,11 @@ class RemoteStorage:
             handler.fs.invalidate_cache()
         where = self._path(directory) if directory else self._base
         selector = fs.FileSelector(where, recursive=True, allow_not_found=True)
-        found: Iterable[fs.FileInfo] = self._filesystem.get_file_info(selector)
+        infos: Iterable[fs.FileInfo] = self._filesystem.get_file_info(selector)
         base = self._base.strip("/")
         return [
             info.path.strip("/")[len(base) + 1 :]
-            for info in found
+            for info in infos
             if info.type == fs.FileType.File and not info.path.endswith("/")
         ]
 

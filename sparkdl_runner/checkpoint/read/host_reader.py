@@ -48,20 +48,20 @@ class HostReader(CheckpointReader):
         super().__init__(storage, manifest)
         self._rank = peers.rank
         needed = [
-            number for number, one in enumerate(manifest.files) if state_in(one.path) in states
+            number for number, entry in enumerate(manifest.files) if state_in(entry.path) in states
         ]
         self._memories = {peers.rank: _new_memory()}
         """Of this rank, and of those of its host; -1 where there is none."""
-        told = peers.gather_numbers(
+        gathered = peers.gather_numbers(
             [peers.host_key, os.getpid(), self._memories[peers.rank], *_packed(needed)]
         )
-        hosts = [numbers[0] for numbers in told]
-        if peers.any_rank(not self._opens_all(told)):
+        hosts = [numbers[0] for numbers in gathered]
+        if peers.any_rank(not self._opens_all(gathered)):
             hosts = list(range(peers.size))
-        needs = [_unpacked(numbers[3:]) for numbers in told]
+        needs = [_unpacked(numbers[3:]) for numbers in gathered]
         sizes = [entry.size_bytes for entry in manifest.files]
         self._plan = plan_of(peers.rank, sizes, needs, hosts)
-        self._places = {manifest.files[one].path: at for one, at in self._plan.places.items()}
+        self._places = {manifest.files[number].path: at for number, at in self._plan.places.items()}
         self._contents: dict[str, bytes] = {}
         self._views: dict[int, mmap.mmap] = {}
 
@@ -76,19 +76,21 @@ class HostReader(CheckpointReader):
         """
         plan, files = self._plan, self._manifest.files
         mine = [file for file, (reader, _) in plan.places.items() if reader == self._rank]
-        held = sum(files[one].size_bytes for one in {*plan.own, *mine})
+        held = sum(files[number].size_bytes for number in {*plan.own, *mine})
         require_memory(held, "this rank's part of it")
-        jobs: list[Callable[[], None]] = [partial(self._keep, files[one].path) for one in plan.own]
-        jobs += [partial(self._share, files[one].path) for one in mine]
-        jobs += [partial(self._read_into, files[one].path, None) for one in plan.checked]
+        jobs: list[Callable[[], None]] = [
+            partial(self._keep, files[number].path) for number in plan.own
+        ]
+        jobs += [partial(self._share, files[number].path) for number in mine]
+        jobs += [partial(self._read_into, files[number].path, None) for number in plan.checked]
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="sparkdl-restore") as threads:
             running = [threads.submit(job) for job in jobs]
             try:
-                for one in running:
-                    one.result()
+                for future in running:
+                    future.result()
             finally:
-                for one in running:
-                    one.cancel()
+                for future in running:
+                    future.cancel()
 
     def read(self, path: str, *, keep: bool = True) -> bytes:
         """The content of a file that was fetched, here or by another rank of this host.
@@ -126,10 +128,10 @@ class HostReader(CheckpointReader):
                 os.close(memory)
         self._views, self._memories = {}, {}
 
-    def _opens_all(self, told: list[list[int]]) -> bool:
+    def _opens_all(self, gathered: list[list[int]]) -> bool:
         """Opens the memory of the other ranks of this host; returns whether that worked."""
-        key = told[self._rank][0]
-        for rank, (of_host, pid, number, *_) in enumerate(told):
+        key = gathered[self._rank][0]
+        for rank, (of_host, pid, number, *_) in enumerate(gathered):
             if of_host == key and rank != self._rank:
                 self._memories[rank] = _open_memory(pid, number)
         return min(self._memories.values()) >= 0

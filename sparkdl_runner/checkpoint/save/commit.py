@@ -148,9 +148,9 @@ class Commit:
 
         def all_are_done() -> bool:
             there = self._those_with_a_listing(missing)
-            for rank, found in zip(there, threads.map(self._read_listing, there), strict=True):
-                if found is not None:
-                    entry, listing = found
+            for rank, pair in zip(there, threads.map(self._read_listing, there), strict=True):
+                if pair is not None:
+                    entry, listing = pair
                     files.extend([*read_entries(listing.get("files")), entry])
                     parts.append(listing.get("shards", {}))
                     missing.remove(rank)
@@ -201,10 +201,10 @@ class Commit:
         """
         number = self.job.manifest.attempt
         try:
-            found = self._patiently(lambda: read_fence(self._storage, number)).get("token")
+            token = self._patiently(lambda: read_fence(self._storage, number)).get("token")
         except DamageError:
             return  # It was deleted, say; that is no sign of another training.
-        if found != self.job.token:
+        if token != self.job.token:
             raise _NumberLostError(
                 f"Another training has begun in {self._storage.shown} at the same moment as this "
                 f"one (host {self.job.host}), and has taken attempt {number}; so this one commits "

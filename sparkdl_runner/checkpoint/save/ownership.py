@@ -69,7 +69,7 @@ def _ask(peers: Peers, model: Any) -> bool:
     if peers.size == 1:
         return False
     parameters = {} if model is None else dict(model.named_parameters())
-    names = {f"{name} {list(one.shape)}": name for name, one in parameters.items()}
+    names = {f"{name} {list(parameter.shape)}": name for name, parameter in parameters.items()}
     values = {
         f"{name} {parameters[names[name]].detach().flatten()[:_FIRST_NUMBERS].tolist()}": name
         for name in names
@@ -77,7 +77,7 @@ def _ask(peers: Peers, model: Any) -> bool:
     of_names = names_of_ranks(peers, names)
     of_values = names_of_ranks(peers, values)
     shared = names.keys() - in_none(names, of_names[: peers.rank])
-    own = {values[one] for one in in_none(values, of_values[: peers.rank])}
+    own = {values[text] for text in in_none(values, of_values[: peers.rank])}
     lost = sorted(names[name] for name in shared & own)
     if lost:
         more = ", …" if len(lost) > _SHOWN else ""

@@ -59,21 +59,21 @@ class Retention:
         names = storage.names()
         if max(attempts_in(names), default=-1) > new.attempt:
             return  # What is there is another attempt's now.
-        found = committed(storage, names)
-        if new.name not in found:
+        checkpoints = committed(storage, names)
+        if new.name not in checkpoints:
             return  # Something is odd with this storage: remove nothing.
         self._metrics[new.name] = new.metrics
         if self.keep_best:
-            for name in found - self._metrics.keys():
+            for name in checkpoints - self._metrics.keys():
                 try:
                     self._metrics[name] = read_manifest(storage, name).metrics
                 except DamageError:
                     self._metrics[name] = {}
-        unfinished = {name for name in written(names) - found if name.attempt < new.attempt}
-        unfinished |= self._removing - found  # Also those of which a directory alone is left.
-        for name in sorted(found - self._kept(found, new.name)) + sorted(unfinished):
+        unfinished = {name for name in written(names) - checkpoints if name.attempt < new.attempt}
+        unfinished |= self._removing - checkpoints  # Also those of which a directory alone is left.
+        for name in sorted(checkpoints - self._kept(checkpoints, new.name)) + sorted(unfinished):
             self._removing.add(name)
-            remove(storage, str(name), [one for one in names if one.startswith(f"{name}/")])
+            remove(storage, str(name), [path for path in names if path.startswith(f"{name}/")])
             self._removing.discard(name)
             self._metrics.pop(name, None)
 

@@ -73,12 +73,12 @@ class Saver:
         except CheckpointStorageError as error:
             self._failed += 1
             self._failed_in_a_row += 1
-            told = str(error)
-            rank_facts.note(failed_saves=self._failed, failed_save=told)
+            message = str(error)
+            rank_facts.note(failed_saves=self._failed, failed_save=message)
             if not self._policy.goes_on(self._failed_in_a_row):
                 raise
             warnings.warn(
-                f"{told} Training goes on without it: failed save {self._failed_in_a_row} in a "
+                f"{message} Training goes on without it: failed save {self._failed_in_a_row} in a "
                 f"row, of {self._policy.max_failed_saves} that are allowed.",
                 stacklevel=3,
             )

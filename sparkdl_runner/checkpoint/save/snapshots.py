@@ -88,8 +88,8 @@ class Snapshots:
             if optimizer is not None:
                 states[OPTIMIZER] = "optimizer.state_dict()", optimizer.state_dict()
         shared = {EXTRA: ("extra", extra)} if extra is not None else {}
-        for name, one in given.others.items():
-            shared[state_name(name)] = f"{name}.state_dict()", one.state_dict()
+        for name, stateful in given.others.items():
+            shared[state_name(name)] = f"{name}.state_dict()", stateful.state_dict()
         if peers.rank == 0:
             states |= shared
         else:
@@ -203,5 +203,5 @@ def _plain_json(where: str, value: Any) -> Any:
 
 def _has_text_keys(value: Any) -> bool:
     if isinstance(value, dict):
-        return all(isinstance(key, str) and _has_text_keys(one) for key, one in value.items())
+        return all(isinstance(key, str) and _has_text_keys(item) for key, item in value.items())
     return not isinstance(value, list | tuple) or all(map(_has_text_keys, value))

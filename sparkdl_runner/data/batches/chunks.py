@@ -191,7 +191,7 @@ class Chunker:
                 order=self.order,
                 step=step,
                 lanes=self.lanes,
-                blocks=[[(one.block, one.order) for one, _ in blocks] for blocks in used],
+                blocks=[[(loaded.block, loaded.order) for loaded, _ in blocks] for blocks in used],
                 kept=kept,
             ),
         )
@@ -246,26 +246,26 @@ class Chunker:
         self, name: str, used: list[list[tuple[LoadedBlock, slice]]], count: int
     ) -> list[pa.Buffer | None]:
         """Images by step, without copying them; None for a null, or where a lane has ended."""
-        found: list[pa.Buffer | None] = []
+        buffers: list[pa.Buffer | None] = []
         lanes: list[list[IntArray]] = []
         for blocks in used:
-            first = len(found)
+            first = len(buffers)
             for loaded, taken in blocks:
-                found += loaded.values(name, loaded.order[taken])
-            lanes.append([np.arange(first, len(found))])
+                buffers += loaded.values(name, loaded.order[taken])
+            lanes.append([np.arange(first, len(buffers))])
         flat = self._by_step(lanes, count)
         if self.tail != "pad":
             flat = flat[flat >= 0]
-        found.append(None)  # It is the last one, and so has place -1.
-        return [found[place] for place in flat.tolist()]
+        buffers.append(None)  # It is the last one, and so has place -1.
+        return [buffers[place] for place in flat.tolist()]
 
 
 def entries(column: VariableColumn, rows: pa.Array) -> list[Any] | Ragged:
     """The entries of a batch for rows ``[n]`` of a column."""
     if column.kind == "ragged" and column.leaf is not None:
-        found = ragged(rows, (), column.leaf.dtype)
-        writable = found.numbers.flags.writeable  # torch warns of what is not
-        return found if writable else found._replace(numbers=found.numbers.copy())
+        lists = ragged(rows, (), column.leaf.dtype)
+        writable = lists.numbers.flags.writeable  # torch warns of what is not
+        return lists if writable else lists._replace(numbers=lists.numbers.copy())
     if column.depth == 0:
         return words(rows)
     values: list[Any] = rows.to_pylist()

@@ -50,10 +50,10 @@ class Mixing:
     @property
     def is_good(self) -> bool:
         """Whether batches are about as mixed as after a full shuffle, even of a sorted table."""
-        found = self.figures
+        mix = self.figures
         return self.shuffle_seed is not None or (
-            found.batch_labels >= GOOD_LABELS * found.shuffled_batch_labels
-            and found.global_deviation <= GOOD_DEVIATION * found.shuffled_global_deviation
+            mix.batch_labels >= GOOD_LABELS * mix.shuffled_batch_labels
+            and mix.global_deviation <= GOOD_DEVIATION * mix.shuffled_global_deviation
         )
 
     def __str__(self) -> str:
@@ -62,18 +62,18 @@ class Mixing:
                 f"Spark shuffled the rows when it converted them (shuffle_seed="
                 f"{self.shuffle_seed}): every batch is a fair sample of the table."
             )
-        found = self.figures
-        told = (
-            f"A rank's batch of {self.batch_size:,} rows comes from about {found.batch_groups:.0f} "
+        mix = self.figures
+        text = (
+            f"A rank's batch of {self.batch_size:,} rows comes from about {mix.batch_groups:.0f} "
             f"of {self.row_groups:,} row groups. If the table is sorted by a column of {LABELS} "
-            f"values, the batch holds {found.batch_labels:.1f} of them on average, and "
-            f"{found.shuffled_batch_labels:.1f} after a full shuffle; their shares in a global "
-            f"batch differ from the table's by {100 * found.global_deviation:.1f}%, and by "
-            f"{100 * found.shuffled_global_deviation:.1f}% after a full shuffle."
+            f"values, the batch holds {mix.batch_labels:.1f} of them on average, and "
+            f"{mix.shuffled_batch_labels:.1f} after a full shuffle; their shares in a global "
+            f"batch differ from the table's by {100 * mix.global_deviation:.1f}%, and by "
+            f"{100 * mix.shuffled_global_deviation:.1f}% after a full shuffle."
         )
         if self.is_good:
-            return f"{told} That is about as good as a full shuffle."
-        return f"{told} {self._advice()}"
+            return f"{text} That is about as good as a full shuffle."
+        return f"{text} {self._advice()}"
 
     def _advice(self) -> str:
         advice = "If the table is sorted, convert it with shuffle_seed=0"

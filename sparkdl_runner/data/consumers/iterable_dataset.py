@@ -154,10 +154,10 @@ class BatchDataset(IterableDataset):
     def _worker(self) -> int:
         """The number of this worker process; 0 where there are none."""
         worker = get_worker_info()
-        found = 0 if worker is None else worker.num_workers
-        if found != self.num_workers:
+        workers = 0 if worker is None else worker.num_workers
+        if workers != self.num_workers:
             raise ValueError(
-                f"The DataLoader has num_workers={found}, and this data set was made with "
+                f"The DataLoader has num_workers={workers}, and this data set was made with "
                 f"num_workers={self.num_workers}: each worker would read the wrong rows. Give both "
                 "the same number. With 0 the data set reads ahead by threads of its own, which is "
                 "faster unless transform= takes long."

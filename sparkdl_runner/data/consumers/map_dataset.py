@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sparkdl_runner.data.dataset.dataset import Dataset
 
 DEFAULT_BYTES = 256 << 20
-_OPTIONS = {one.name for one in fields(ColumnOptions)} - {"feature_cols", "features_name"}
+_OPTIONS = {field.name for field in fields(ColumnOptions)} - {"feature_cols", "features_name"}
 
 
 class RowDataset(TorchDataset[dict[str, Any]]):
@@ -79,8 +79,8 @@ class RowDataset(TorchDataset[dict[str, Any]]):
         wrong = wanted[(wanted < -self._rows) | (wanted >= self._rows)]
         if len(wrong):
             raise IndexError(f"there is no row {wrong[0]:,}: the data set has {self._rows:,} rows.")
-        found = self._reader().take(np.where(wanted < 0, wanted + self._rows, wanted))
-        columns = {name: _tensors(values) for name, values in found.items()}
+        taken = self._reader().take(np.where(wanted < 0, wanted + self._rows, wanted))
+        columns = {name: _tensors(values) for name, values in taken.items()}
         return [{name: part[row] for name, part in columns.items()} for row in range(len(wanted))]
 
     def _reader(self) -> RowsByNumber:
@@ -119,4 +119,4 @@ def _tensors(values: Any) -> Sequence[Any]:
     """Rows as tensors, where they are numbers."""
     if isinstance(values, np.ndarray):
         return list(torch.from_numpy(values))
-    return [torch.from_numpy(one) if isinstance(one, np.ndarray) else one for one in values]
+    return [torch.from_numpy(value) if isinstance(value, np.ndarray) else value for value in values]

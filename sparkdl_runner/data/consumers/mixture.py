@@ -134,10 +134,10 @@ class MixedLoader:
                     f"the state is of a mix with {name}={state.get(name)!r}, and this one has "
                     f"{mine[name]!r}: it could not go on with the same batches."
                 )
-        epoch, step, found = state.get("epoch"), state.get("step"), state.get("sources")
+        epoch, step, states = state.get("epoch"), state.get("step"), state.get("sources")
         if (
-            not isinstance(found, list)
-            or len(found) != len(self._sources)
+            not isinstance(states, list)
+            or len(states) != len(self._sources)
             or type(epoch) is not int
             or type(step) is not int
             or epoch < 0
@@ -145,8 +145,8 @@ class MixedLoader:
             raise StateError("this is not the state of a mix of so many loaders: it was altered.")
         if not 0 <= step < len(self._draw(epoch)):
             raise StateError(f"epoch {epoch} has no step {step}: the state was altered.")
-        for source, one in zip(self._sources, found, strict=True):
-            source.load_state_dict(one)
+        for source, source_state in zip(self._sources, states, strict=True):
+            source.load_state_dict(source_state)
         self._move(epoch, step)
         self._is_resumed = True
 

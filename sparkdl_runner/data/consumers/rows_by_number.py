@@ -87,23 +87,23 @@ class RowsByNumber:
         for column in self._layout.columns:
             if isinstance(column, DenseColumn):
                 continue
-            found = pa.concat_arrays(kept[column.name]).take(pa.array(back))
+            values_in_order = pa.concat_arrays(kept[column.name]).take(pa.array(back))
             if isinstance(column, ImageColumn):
-                result.update(self._images(column, found, numbers))
+                result.update(self._images(column, values_in_order, numbers))
             elif isinstance(column, PaddedColumn):
                 names = [output.name for output in column.outputs]
-                result.update(zip(names, column.finish(found), strict=True))
+                result.update(zip(names, column.finish(values_in_order), strict=True))
             else:
-                values = entries(column, found)
+                values = entries(column, values_in_order)
                 if isinstance(values, Ragged):
                     values = np.split(values.numbers, values.offsets[1:-1])
                 result[column.name] = values
         return result
 
-    def _images(self, column: ImageColumn, found: pa.Array, numbers: IntArray) -> dict[str, Array]:
+    def _images(self, column: ImageColumn, images: pa.Array, numbers: IntArray) -> dict[str, Array]:
         size = column.size
-        pixels = np.zeros((len(found), *size.shape), dtype=np.uint8)
-        for row, value in enumerate(found):
+        pixels = np.zeros((len(images), *size.shape), dtype=np.uint8)
+        for row, value in enumerate(images):
             if value.is_valid:
                 try:
                     decode_image(value.as_buffer(), size.mode, pixels[row], size.exif)
@@ -112,8 +112,8 @@ class RowsByNumber:
                         f"row {int(numbers[row]):,}, column {column.name!r}: it is {error}. "
                         "Drop the row before converting, or leave it out of the sampler."
                     ) from error
-        mask = (validity(found),) if column.is_masked else ()
-        return dict(zip((one.name for one in column.outputs), (pixels, *mask), strict=True))
+        mask = (validity(images),) if column.is_masked else ()
+        return dict(zip((output.name for output in column.outputs), (pixels, *mask), strict=True))
 
     def _group(self, number: int) -> _Group:
         if number in self._groups:
@@ -140,8 +140,8 @@ class RowsByNumber:
         group = _Group({}, {})
         for column, arrays in zip(columns, values, strict=True):
             if isinstance(column, DenseColumn):
-                for output, found in zip(column.outputs, zip(*arrays, strict=True), strict=True):
-                    group.dense[output.name] = np.concatenate(found)
+                for output, parts in zip(column.outputs, zip(*arrays, strict=True), strict=True):
+                    group.dense[output.name] = np.concatenate(parts)
             else:
                 group.kept[column.name] = pa.concat_arrays(arrays)
         return group

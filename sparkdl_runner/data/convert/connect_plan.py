@@ -62,7 +62,7 @@ class Reads(NamedTuple):
 
 def reads_of(df: Any) -> Reads:
     """Looks through a DataFrame's plan; asks the server for its default format at most."""
-    spark, found = df.sparkSession, []
+    spark, reads = df.sparkSession, []
     # Not to_proto, whose message may be compressed.
     for message in _messages(df._plan.plan(spark.client)):
         kind = message.DESCRIPTOR.full_name.removeprefix("spark.connect.")
@@ -70,8 +70,10 @@ def reads_of(df: Any) -> Reads:
             name = (message.format or spark.conf.get("spark.sql.sources.default")).lower()
             if name not in _FILES:
                 return Reads((), f"the data source {name!r}")
-            options = sorted(one for one in message.options.items() if one[0].lower() != "basepath")
-            found.append(FileRead(tuple(message.paths), tuple(options)))
+            options = sorted(
+                option for option in message.options.items() if option[0].lower() != "basepath"
+            )
+            reads.append(FileRead(tuple(message.paths), tuple(options)))
         elif kind in _LOOKED_UP:
             return Reads((), _LOOKED_UP[kind])
         elif kind in _FUNCTIONS and _may_differ(message):
@@ -80,7 +82,7 @@ def reads_of(df: Any) -> Reads:
             leaf = message.WhichOneof("rel_type")
             if leaf not in (*_OWN_ROWS, "read"):
                 return Reads((), f"what Spark Connect calls {leaf!r}")
-    return Reads(tuple(dict.fromkeys(found)), None)
+    return Reads(tuple(dict.fromkeys(reads)), None)
 
 
 def list_files(spark: Any, read: FileRead) -> list[tuple[str, int, int]]:
@@ -147,6 +149,6 @@ def _messages_below(message: Any) -> Iterator[Any]:
         if field.message_type is None:
             continue
         inner = value.values() if isinstance(value, Mapping) else value
-        for one in [value] if hasattr(value, "ListFields") else inner:
-            if hasattr(one, "ListFields"):  # Else it is the value of a map of texts.
-                yield from _messages(one)
+        for inner_value in [value] if hasattr(value, "ListFields") else inner:
+            if hasattr(inner_value, "ListFields"):  # Else it is the value of a map of texts.
+                yield from _messages(inner_value)

@@ -30,7 +30,7 @@ def warn_of_infinite(plan: ConversionPlan, written: Written, manifest: Manifest)
         return
     files = plan.df.sparkSession.read.schema(t.StructType(columns)).parquet(written.url)
     counts = files.selectExpr(
-        *[f"count_if({_is_infinite(quoted(one.name), one.dataType)})" for one in columns]
+        *[f"count_if({_is_infinite(quoted(field.name), field.dataType)})" for field in columns]
     ).collect()[0]
     infinite = [
         f"{column.name!r} ({rows:,})" for column, rows in zip(columns, counts, strict=True) if rows

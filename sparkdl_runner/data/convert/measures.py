@@ -51,9 +51,9 @@ def measures(
 
     def add(name: str, aggregate: Any, value: Column) -> None:
         counted = value if only is None else F.when(F.col(quoted(only[0])) == only[1], value)
-        found.append(aggregate(counted).alias(f"{prefix}{name}"))
+        aggregates.append(aggregate(counted).alias(f"{prefix}{name}"))
 
-    found: list[Column] = []
+    aggregates: list[Column] = []
     add("rows", F.count, F.lit(1))
     add("digest", F.bit_xor, _row_digest(schema))
     for index, field in enumerate(schema.fields):
@@ -74,7 +74,7 @@ def measures(
             add(f"most-{index}", F.max, size)
             if _leaf(kind) is None:
                 add(f"bytes-{index}", F.sum, size)
-    return found
+    return aggregates
 
 
 def _row_digest(schema: t.StructType) -> Column:

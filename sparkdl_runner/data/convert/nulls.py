@@ -31,8 +31,12 @@ def null_inside(column: Column, array: t.ArrayType) -> Column | None:
     rare = _rare_value(element)
     if rare is None:
         return F.exists(column, F.isnull)
-    found = F.array_contains(column, F.lit(rare).cast(element))
-    return F.when(found.isNull(), True).when(found, F.exists(column, F.isnull)).otherwise(False)
+    is_rare_there = F.array_contains(column, F.lit(rare).cast(element))
+    return (
+        F.when(is_rare_there.isNull(), True)
+        .when(is_rare_there, F.exists(column, F.isnull))
+        .otherwise(False)
+    )
 
 
 def _may_hold_null(array: t.ArrayType) -> bool:

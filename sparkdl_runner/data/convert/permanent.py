@@ -110,8 +110,8 @@ def check_replaceable(filesystem: fs.FileSystem, folder: str, overwrite: bool) -
     """Raises an OccupiedError unless the folder is empty, or a conversion to be overwritten."""
     selector = fs.FileSelector(folder, recursive=True, allow_not_found=True)
     prefix = len(folder.rstrip("/")) + 1
-    found = filesystem.get_file_info(selector)
-    names = [one.path[prefix:] for one in found if one.type == fs.FileType.File]
+    entries = filesystem.get_file_info(selector)
+    names = [entry.path[prefix:] for entry in entries if entry.type == fs.FileType.File]
     if not names:
         return
     if not overwrite:

@@ -176,10 +176,10 @@ def _give_up(filesystem: fs.FileSystem, folder: str, name: str, earlier: bytes |
                         there.write(MANIFEST_NAME, earlier)
         if filesystem.get_file_info(f"{folder}/{name}").type != fs.FileType.NotFound:
             delete_folder(filesystem, f"{folder}/{name}")
-        found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        entries = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
         if earlier is not None:
             _log.warning("The earlier conversion in %s is as it was.", folder)
-        elif not found and filesystem.get_file_info(folder).type != fs.FileType.NotFound:
+        elif not entries and filesystem.get_file_info(folder).type != fs.FileType.NotFound:
             delete_folder(filesystem, folder)
     except Exception as error:
         _log.warning("Cannot delete the unfinished conversion %s/%s: %s", folder, name, error)
@@ -187,11 +187,11 @@ def _give_up(filesystem: fs.FileSystem, folder: str, name: str, earlier: bytes |
 
 def remove_abandoned(filesystem: fs.FileSystem, folder: str) -> None:
     """Deletes sub folders that the manifest does not list and that no process writes."""
-    found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+    entries = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
     writers = {
-        one: _writer_of(filesystem, one.path)
-        for one in found
-        if one.type == fs.FileType.Directory and one.base_name.startswith(SUBFOLDER_PREFIX)
+        entry: _writer_of(filesystem, entry.path)
+        for entry in entries
+        if entry.type == fs.FileType.Directory and entry.base_name.startswith(SUBFOLDER_PREFIX)
     }
     # After looking for markers, since another process that commits deletes its marker last.
     try:
@@ -200,33 +200,33 @@ def remove_abandoned(filesystem: fs.FileSystem, folder: str) -> None:
         kept = set()
     except DatasetError:
         return  # Torn: it cannot say which of them was the earlier conversion.
-    for one, writer in writers.items():
-        if one.base_name in kept:
+    for entry, writer in writers.items():
+        if entry.base_name in kept:
             continue
         if writer is not None:
             if writer:
                 _log.warning(
                     "%s is being written by %s, or was left when that was killed: delete it if "
                     "nothing is being converted to there. No training reads it.",
-                    one.path,
+                    entry.path,
                     writer,
                 )
             continue
         try:
-            with held(filesystem, one.path) as sub_folder:
+            with held(filesystem, entry.path) as sub_folder:
                 if _writer_of(filesystem, sub_folder.path) is not None:
                     continue  # It has begun meanwhile.
                 if strange := _not_of_a_conversion(filesystem, sub_folder.path):
                     _log.warning(
                         "%s is not deleted, although it is named like a conversion: it holds %r, "
                         "which no conversion creates. Rename the folder, or delete it yourself.",
-                        one.path,
+                        entry.path,
                         strange,
                     )
                     continue
                 sub_folder.delete()
         except OSError as error:
-            _log.warning("Cannot delete %s, which nobody reads: %s", one.path, error)
+            _log.warning("Cannot delete %s, which nobody reads: %s", entry.path, error)
 
 
 def _remove_flat(filesystem: fs.FileSystem, folder: str) -> None:
@@ -236,13 +236,13 @@ def _remove_flat(filesystem: fs.FileSystem, folder: str) -> None:
     replaced = [name for name in names if name not in listed]
     if listed & set(names):
         return
-    there = {one.base_name for one in filesystem.get_file_info(fs.FileSelector(folder))}
+    there = {entry.base_name for entry in filesystem.get_file_info(fs.FileSelector(folder))}
     with held(filesystem, folder, may_be_link=True) as flat:
         for name in ("_SUCCESS", FOOTERS_NAME, *replaced):
             # The checksum first: a later call finds it by the file's name.
-            for one in (f".{name}.crc", name):
-                if one in there:
-                    flat.remove(one)
+            for file_name in (f".{name}.crc", name):
+                if file_name in there:
+                    flat.remove(file_name)
 
 
 def _not_of_a_conversion(filesystem: fs.FileSystem, path: str) -> str | None:
@@ -251,7 +251,7 @@ def _not_of_a_conversion(filesystem: fs.FileSystem, path: str) -> str | None:
     Another user who may write to the parent folder can rename any folder there to a conversion's
     name, also one that is not theirs.
     """
-    names = {one.base_name for one in filesystem.get_file_info(fs.FileSelector(path))}
+    names = {entry.base_name for entry in filesystem.get_file_info(fs.FileSelector(path))}
     return min(names - {_FILES, MARKER_NAME, MANIFEST_NAME}, default=None)
 
 

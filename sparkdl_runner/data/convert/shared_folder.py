@@ -41,15 +41,15 @@ def refuse_apart(spark: SparkSession, folder_url: str) -> None:
         return  # Spark says what is wrong with it.
     try:
         reader = spark.read.option("ignoreMissingFiles", "true")
-        found = reader.text(join_url(folder_url, name)).count()
+        lines = reader.text(join_url(folder_url, name)).count()
     except Exception as error:
         if "[PATH_NOT_FOUND]" not in str(error):
             return  # What is wrong is said by the conversion.
-        found = 0  # A server does not see it either.
+        lines = 0  # A server does not see it either.
     finally:
         with suppress(OSError):
             os.remove(path)
-    if not found:
+    if not lines:
         raise ConversionError(
             f"{folder_url} is another folder on each host: an executor does not find there what "
             "this process has written. Name storage that all of them reach (object storage, HDFS, "
@@ -68,9 +68,9 @@ def refuse_unseen(spark: SparkSession, converters: Iterable[Any]) -> None:
     Raises:
         ConversionError: One of them is seen here alone.
     """
-    for one in converters:
-        folder = local_path(one.cache_dir_url)
-        files = [] if folder is None else one.open()[0].files
+    for converter in converters:
+        folder = local_path(converter.cache_dir_url)
+        files = [] if folder is None else converter.open()[0].files
         if folder is None or not files:
             continue
         # Spark would take these characters of a name for patterns.
@@ -80,8 +80,8 @@ def refuse_unseen(spark: SparkSession, converters: Iterable[Any]) -> None:
         except Exception as error:
             if "[PATH_NOT_FOUND]" in str(error):
                 raise ConversionError(
-                    f"{one.cache_dir_url} is a folder of this host, and the Spark Connect server "
-                    "does not see it, so ranks could not read it there: put it on storage that "
-                    "both reach (object storage, HDFS, a shared mount), or train on this host "
+                    f"{converter.cache_dir_url} is a folder of this host, and the Spark Connect "
+                    "server does not see it, so ranks could not read it there: put it on storage "
+                    "that both reach (object storage, HDFS, a shared mount), or train on this host "
                     "with a negative num_proc."
                 ) from None

@@ -165,16 +165,16 @@ def _list(df: DataFrame, folder: str) -> list[SourceFile]:
     spark: Any = df.sparkSession
     path = spark._jvm.org.apache.hadoop.fs.Path(folder)
     try:
-        found = path.getFileSystem(spark._jsc.hadoopConfiguration()).listStatus(path)
+        statuses = path.getFileSystem(spark._jsc.hadoopConfiguration()).listStatus(path)
     except Exception:
         return []
-    return _parse("\n".join(status.toString() for status in found))
+    return _parse("\n".join(status.toString() for status in statuses))
 
 
 def _parse(statuses: str) -> list[SourceFile]:
     return [
-        SourceFile(found["path"], int(found["size"]), int(found["time"]))
-        for found in _FILE_STATUS.finditer(statuses)
+        SourceFile(status["path"], int(status["size"]), int(status["time"]))
+        for status in _FILE_STATUS.finditer(statuses)
     ]
 
 

@@ -66,8 +66,8 @@ def in_session(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[Non
                 taken.append((key, name))
         yield
     finally:
-        for one in taken:
-            _let_go(spark, one)
+        for setting in taken:
+            _let_go(spark, setting)
 
 
 def _take(spark: SparkSession, key: tuple[Any, str], value: str) -> None:
@@ -96,10 +96,10 @@ def _let_go(spark: SparkSession, key: tuple[Any, str]) -> None:
 def refuse_encryption(spark: SparkSession) -> None:
     """Raises a ValueError if Spark would encrypt the files: readers of conversions have no keys."""
     names = [f"parquet.encryption.{key}" for key in _KEYS]
-    found = [name for name in names if _of_hadoop(spark, name)]
-    if found and _of_hadoop(spark, "parquet.crypto.factory.class"):
+    given = [name for name in names if _of_hadoop(spark, name)]
+    if given and _of_hadoop(spark, "parquet.crypto.factory.class"):
         raise ValueError(
-            f"This Spark session encrypts Parquet files ({found[0]} is set), and the processes "
+            f"This Spark session encrypts Parquet files ({given[0]} is set), and the processes "
             "that read a conversion have no keys. Unset it for the session that converts, and "
             "keep the conversion on storage that is encrypted itself."
         )

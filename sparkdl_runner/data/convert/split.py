@@ -56,14 +56,14 @@ def make_split_converters(
     try:
         written = write_split_parquet(plan, split, directory, timed_name(place.application_id))
         deletes = _when_all_did(deleter(directory, None), 2)
-        found = [_describe(plan, written[one], deletes[one]) for one in (False, True)]
+        converters = [_describe(plan, written[half], deletes[half]) for half in (False, True)]
     except BaseException:
         delete_quietly(directory, None)
         raise
-    for converter in found:
+    for converter in converters:
         if converter is not None:
             converter.dataframe = df
-    return found[0], found[1]
+    return converters[0], converters[1]
 
 
 def _describe(

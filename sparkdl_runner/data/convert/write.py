@@ -94,8 +94,8 @@ def write_split_parquet(
     values = plan.df.drop(split)
     counts = [
         measure
-        for one in (False, True)
-        for measure in measures(values.schema, (split, one), _prefix(one))
+        for half in (False, True)
+        for measure in measures(values.schema, (split, half), _prefix(half))
     ]
     undecided = F.count(F.when(F.col(quoted(split)).isNull(), 1)).alias("undecided")
     observed = (
@@ -112,16 +112,16 @@ def write_split_parquet(
     seen = _wait_for(observation)
     if seen["undecided"]:
         raise NullSplitError(f"{split} is null in {seen['undecided']:,} rows.")
-    found = {}
-    for one in (False, True):
+    halves = {}
+    for half in (False, True):
         mine = {
-            key.removeprefix(_prefix(one)): value
+            key.removeprefix(_prefix(half)): value
             for key, value in seen.items()
-            if key.startswith(_prefix(one))
+            if key.startswith(_prefix(half))
         }
-        folder = join_url(url, f"{split}={str(one).lower()}")
-        found[one] = read_measures(folder, values.schema, mine)
-    return found
+        folder = join_url(url, f"{split}={str(half).lower()}")
+        halves[half] = read_measures(folder, values.schema, mine)
+    return halves
 
 
 def _writer(df: DataFrame, plan: ConversionPlan) -> DataFrameWriter:
@@ -129,8 +129,8 @@ def _writer(df: DataFrame, plan: ConversionPlan) -> DataFrameWriter:
     return writer.option("parquet.block.size", plan.settings.row_group_size_bytes)
 
 
-def _prefix(one: bool) -> str:
-    return f"{str(one).lower()}-"
+def _prefix(half: bool) -> str:
+    return f"{str(half).lower()}-"
 
 
 def _why_not_written(error: Exception, url: str) -> str:

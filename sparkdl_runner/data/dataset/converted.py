@@ -47,15 +47,15 @@ class LocalFiles:
         """Looks up the files of a data set; None if that is not possible."""
         host = _this_host()
         try:
-            found = [owner_and_time(os.stat(path)) for path in dataset.paths()]
+            owners_and_times = [owner_and_time(os.stat(path)) for path in dataset.paths()]
         except OSError:
             return None
         if host is None:
             return None
         return cls(
             host=host,
-            owners=np.array([owner for owner, _ in found], dtype=np.int64),
-            changed_ns=np.array([changed_ns for _, changed_ns in found], dtype=np.int64),
+            owners=np.array([owner for owner, _ in owners_and_times], dtype=np.int64),
+            changed_ns=np.array([changed_ns for _, changed_ns in owners_and_times], dtype=np.int64),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

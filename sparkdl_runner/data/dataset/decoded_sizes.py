@@ -58,8 +58,8 @@ class DecodedSizes:
             number, index, names = unknown[place]
             file = files[number]
             there = {file.names.get(name, name): name for name in names}
-            found = sample(filesystem, f"{directory}/{file.path}", index, list(there))
-            self._sampled[number, index] = {there[name]: size for name, size in found.items()}
+            sampled = sample(filesystem, f"{directory}/{file.path}", index, list(there))
+            self._sampled[number, index] = {there[name]: size for name, size in sampled.items()}
 
         in_threads(take, places.tolist(), threads)
 
@@ -120,10 +120,10 @@ class DecodedSizes:
 
     def _by_group(self, name: str) -> list[tuple[Sizes | None, int]]:
         """The known sizes of each row group that has rows, and its number of rows."""
-        found = []
+        sizes_and_rows = []
         for number, file in enumerate(self._files):
             for index, size in enumerate(file.decoded_bytes[name]):
                 exact = None if size is None else Sizes(size, None)
                 sizes = self._sampled.get((number, index), {}).get(name, exact)
-                found.append((sizes, file.rows[index]))
-        return [(sizes, rows) for sizes, rows in found if rows]
+                sizes_and_rows.append((sizes, file.rows[index]))
+        return [(sizes, rows) for sizes, rows in sizes_and_rows if rows]

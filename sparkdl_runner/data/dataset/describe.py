@@ -140,8 +140,8 @@ def describe_written(
 def list_parquet(filesystem: pa.fs.FileSystem, directory: str) -> list[str]:
     """The names of the Parquet files in a directory, sorted, without hidden and partial ones."""
     prefix = len(directory.rstrip("/")) + 1
-    found = filesystem.get_file_info(pa.fs.FileSelector(directory, recursive=True))
-    names = [info.path[prefix:] for info in found if info.type == pa.fs.FileType.File]
+    entries = filesystem.get_file_info(pa.fs.FileSelector(directory, recursive=True))
+    names = [info.path[prefix:] for info in entries if info.type == pa.fs.FileType.File]
     return sorted(n for n in names if n.endswith(PARQUET_ENDINGS) and not is_hidden(n))
 
 
@@ -257,13 +257,13 @@ def _sized(paths: Sequence[str], facts: RowGroupFacts) -> list[SizedFile]:
 
 def check_nulls(dataset: Dataset, allow_nulls: bool) -> None:
     """Raises a DatasetError that names column, count and file if there are nulls unasked for."""
-    found = [column for column in dataset.manifest.columns if column.null_count]
-    if allow_nulls or not found:
+    with_nulls = [column for column in dataset.manifest.columns if column.null_count]
+    if allow_nulls or not with_nulls:
         return
-    listed = ", ".join(f"{column.name!r} ({column.null_count:,})" for column in found)
+    listed = ", ".join(f"{column.name!r} ({column.null_count:,})" for column in with_nulls)
     # Only whole files are scanned, not views of them.
     is_whole = dataset.manifest.view is None
-    path = first_file_with_nulls(dataset, found[0].name) if is_whole else None
+    path = first_file_with_nulls(dataset, with_nulls[0].name) if is_whole else None
     first = f", the first in {path}" if path else ""
     raise DatasetError(
         f"There are nulls in column {listed}{first}, and a tensor has none: drop or "
@@ -277,12 +277,12 @@ def warn_of_ragged(dataset: Dataset) -> None:
     for column in dataset.manifest.columns:
         if None in column.list_lengths:
             is_whole = dataset.manifest.view is None
-            found = first_file_with_other_lengths(dataset, column.name) if is_whole else None
+            first = first_file_with_other_lengths(dataset, column.name) if is_whole else None
             _log.warning(
                 "Column %r holds lists that differ in length%s: loaders will need pad= or ragged= "
                 "for it.",
                 column.name,
-                f" (first in {found[0]}: {found[1]})" if found else "",
+                f" (first in {first[0]}: {first[1]})" if first else "",
             )
 
 

@@ -100,8 +100,8 @@ class Files(Sequence[FileInfo]):
     @classmethod
     def joined(cls, parts: Sequence[Files]) -> Files:
         """The files of all parts, one after the other."""
-        numbers = {name: np.concatenate([one._numbers[name] for one in parts]) for name in _LEAST}
-        return cls(b"\0".join([one._joined for one in parts]), numbers)
+        numbers = {name: np.concatenate([part._numbers[name] for part in parts]) for name in _LEAST}
+        return cls(b"\0".join([part._joined for part in parts]), numbers)
 
     def numbers(self, name: str) -> npt.NDArray[np.int64]:
         """int64 ``[files]``: a number of each, such as ``size_bytes``; -1 for None."""
@@ -109,14 +109,14 @@ class Files(Sequence[FileInfo]):
 
     def number(self, name: str, index: int) -> int | None:
         """A number of one file; None where it is not known."""
-        found = int(self._numbers[name][index])
-        return None if found == _UNKNOWN else found
+        value = int(self._numbers[name][index])
+        return None if value == _UNKNOWN else value
 
     @cached_property
     def _ends(self) -> npt.NDArray[np.int64]:
         """The end of each path in the joined text."""
-        found = np.frombuffer(self._joined, np.uint8) == 0
-        return np.append(np.flatnonzero(found), len(self._joined))
+        is_end = np.frombuffer(self._joined, np.uint8) == 0
+        return np.append(np.flatnonzero(is_end), len(self._joined))
 
     def path(self, index: int) -> str:
         """The path of the file of this number."""
@@ -136,7 +136,7 @@ class Files(Sequence[FileInfo]):
     def __getitem__(self, index: slice) -> Sequence[FileInfo]: ...
     def __getitem__(self, index: int | slice) -> FileInfo | Sequence[FileInfo]:
         if isinstance(index, slice):
-            return [self[one] for one in range(*index.indices(len(self)))]
+            return [self[number] for number in range(*index.indices(len(self)))]
         index = range(len(self))[index]
         numbers: dict[str, Any] = {name: self.number(name, index) for name in _LEAST}
         return FileInfo(path=self.path(index), **numbers)
@@ -177,15 +177,15 @@ class Files(Sequence[FileInfo]):
         Raises:
             ForeignFileError: They are no files, or some that are not in their folder.
         """
-        found = build(_Fields, fields)
-        paths = unpack(found.paths, np.uint8, found.paths_bytes).tobytes()
-        numbers = {name: unpack(getattr(found, name), np.int64, found.count) for name in _LEAST}
+        packed = build(_Fields, fields)
+        paths = unpack(packed.paths, np.uint8, packed.paths_bytes).tobytes()
+        numbers = {name: unpack(getattr(packed, name), np.int64, packed.count) for name in _LEAST}
         files = cls(paths, numbers)
-        if found.count != (len(files._ends) if paths or found.count else 0):
+        if packed.count != (len(files._ends) if paths or packed.count else 0):
             raise ForeignFileError("some of its files have no name")
-        if found.count and (outside := _NOT_INSIDE.search(paths)):
+        if packed.count and (outside := _NOT_INSIDE.search(paths)):
             index = int(np.searchsorted(files._ends, outside.end()))
-            shown = paths.split(b"\0")[min(index, found.count - 1)]
+            shown = paths.split(b"\0")[min(index, packed.count - 1)]
             raise ForeignFileError(f"it lists {shown!r:.200}, which is not in its folder")
         try:
             paths.decode()

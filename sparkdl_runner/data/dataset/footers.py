@@ -165,19 +165,19 @@ def _local_tail(folder: str, path: str) -> tuple[FileState, bytes]:
     """Asks the kernel alone: of many small files, Arrow's streams take half of the time."""
     full_path = f"{folder}/{path}"
     try:
-        descriptor, found = open_with_state(full_path)
+        descriptor, state = open_with_state(full_path)
     except (FileNotFoundError, IrregularFileError):
         raise DatasetError(f"{full_path} is not a file.") from None
     try:
         refuse_foreign_link(descriptor, folder, path)
-        size = found.st_size
+        size = state.st_size
         tail = os.pread(descriptor, min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))
         needed = _footer_size(tail, size, full_path)
         if needed > len(tail):
             tail = os.pread(descriptor, needed, size - needed)
     finally:
         os.close(descriptor)
-    return FileState(size, found.st_mtime_ns), tail[-needed:]
+    return FileState(size, state.st_mtime_ns), tail[-needed:]
 
 
 class FooterReader:
@@ -203,9 +203,9 @@ class FooterReader:
         Raises:
             DatasetError: One is no Parquet file.
         """
-        found = Footers()
-        found.files.append(Files.of([self._read(path, found) for path in paths]))
-        return found
+        footers = Footers()
+        footers.files.append(Files.of([self._read(path, footers) for path in paths]))
+        return footers
 
     def _read(self, path: str, into: Footers) -> FileInfo:
         full_path = f"{self._directory}/{path}"
@@ -321,8 +321,8 @@ def in_threads(
     function: Callable[[_Item], _Result], items: Sequence[_Item], threads: int
 ) -> list[_Result]:
     """``[function(item) for item in items]``, with several at a time."""
-    found = slices_in_threads(lambda some: [function(item) for item in some], items, threads)
-    return [result for some in found for result in some]
+    results = slices_in_threads(lambda some: [function(item) for item in some], items, threads)
+    return [result for some in results for result in some]
 
 
 def slices_in_threads(

@@ -66,9 +66,9 @@ def find_parquet(filesystem: fs.FileSystem, directory: str, url: str) -> dict[st
                 f"pass {whole}{kind.reader} instead of its path."
             )
     prefix = len(directory.rstrip("/")) + 1
-    found = filesystem.get_file_info(fs.FileSelector(directory, recursive=True))
-    files = {info.path[prefix:]: info for info in found if info.type == fs.FileType.File}
-    folders = {info.path[prefix:] for info in found if info.type == fs.FileType.Directory}
+    entries = filesystem.get_file_info(fs.FileSelector(directory, recursive=True))
+    files = {info.path[prefix:]: info for info in entries if info.type == fs.FileType.File}
+    folders = {info.path[prefix:] for info in entries if info.type == fs.FileType.Directory}
     folders.update(parent for name in files for parent in _above(name))
     _refuse_unfinished(shown, files, folders)
     visible = [name for name in files if not is_hidden(name)]
@@ -77,7 +77,7 @@ def find_parquet(filesystem: fs.FileSystem, directory: str, url: str) -> dict[st
     _refuse_removed(filesystem, directory, shown, commits)
     _refuse_partitions(shown, names)
     _refuse_sub_folders(shown, names, files)
-    others = sorted(one for one in set(visible).difference(names) if files[one].size)
+    others = sorted(name for name in set(visible).difference(names) if files[name].size)
     _refuse_unnamed(filesystem, directory, shown, others)
     return {name: files[name] for name in names}
 
@@ -134,7 +134,7 @@ def _refuse_removed(
     """Refuses files of earlier versions that Databricks lists as removed, and deletes later."""
     for name in commits:
         try:
-            found = parse_json(read_small(filesystem, f"{directory}/{name}", _MOST_COMMIT_BYTES))
+            commit = parse_json(read_small(filesystem, f"{directory}/{name}", _MOST_COMMIT_BYTES))
         except json.JSONDecodeError:
             continue  # Another program's file of such a name.
         except (OSError, ForeignFileError) as error:
@@ -142,7 +142,7 @@ def _refuse_removed(
                 f"{shown} holds {name}, as Databricks writes them, which cannot be read: {error}. "
                 "Pass spark.read.parquet(…) instead of the path."
             ) from error
-        if isinstance(found, dict) and found.get("removed"):
+        if isinstance(commit, dict) and commit.get("removed"):
             raise DatasetError(
                 f"{shown} was overwritten on Databricks ({name}), so that it may hold files of "
                 "earlier versions: pass spark.read.parquet(…) instead of its path."
@@ -187,8 +187,8 @@ def _refuse_unnamed(
             size = stream.size()
             return size >= 12 and stream.read_at(4, size - 4) in _MAGIC
 
-    found = in_threads(is_parquet, names, 16)
-    unnamed = [name for name, is_one in zip(names, found, strict=True) if is_one]
+    are_parquet = in_threads(is_parquet, names, 16)
+    unnamed = [name for name, is_one in zip(names, are_parquet, strict=True) if is_one]
     if unnamed:
         raise DatasetError(
             f"{shown} holds {len(unnamed):,} Parquet files whose names do not end in .parquet, "

@@ -33,8 +33,8 @@ def refuse_foreign_link(descriptor: int, folder: str, path: str) -> None:
         DatasetError: A link of another user's is on the way.
     """
     root = _real(folder)
-    found = real_path(descriptor, f"{folder}/{path}")
-    if found.startswith(f"{root}/") or is_far(root):
+    opened = real_path(descriptor, f"{folder}/{path}")
+    if opened.startswith(f"{root}/") or is_far(root):
         return
     link = _link_of_another(root, path)
     if link is not None:
@@ -61,13 +61,13 @@ def _link_of_another(place: str, path: str) -> str | None:
             place = os.path.dirname(place)
             continue
         below = os.path.join(place, step)
-        found = os.lstat(below)
-        if not stat.S_ISLNK(found.st_mode):
+        state = os.lstat(below)
+        if not stat.S_ISLNK(state.st_mode):
             place = below
             continue
-        if found.st_uid not in (0, os.geteuid(), _NOBODY):
+        if state.st_uid not in (0, os.geteuid(), _NOBODY):
             return below
         target = os.readlink(below)
         place = "/" if target.startswith("/") else place
-        ahead = [one for one in target.split("/") if one not in ("", ".")] + ahead
+        ahead = [name for name in target.split("/") if name not in ("", ".")] + ahead
     return None

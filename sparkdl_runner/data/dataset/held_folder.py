@@ -114,8 +114,8 @@ class HeldFolder:
         if self.descriptor is None:
             self.filesystem.delete_dir(self.name)
             return
-        with os.scandir(self.descriptor) as found:
-            for entry in list(found):
+        with os.scandir(self.descriptor) as entries:
+            for entry in list(entries):
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.name, dir_fd=self.descriptor)
                 else:

@@ -117,16 +117,16 @@ def leases_of(filesystem: fs.FileSystem, folder: str) -> list[Lease]:
     One that cannot be read, as it is being written, counts from the time of its file.
     """
     selector = fs.FileSelector(f"{folder}/{FOLDER}", allow_not_found=True)
-    found = []
+    leases = []
     for entry in filesystem.get_file_info(selector):
         if entry.type != fs.FileType.File or not entry.base_name.endswith(".json"):
             continue
         try:
             text = read_small(filesystem, entry.path, _MOST_BYTES)
-            found.append(build(Lease, parse_json(text)))
+            leases.append(build(Lease, parse_json(text)))
         except FileNotFoundError:
             continue
         except (OSError, ForeignFileError, json.JSONDecodeError):
             ends = (entry.mtime_ns or 0) / 1e9 + SECONDS
-            found.append(Lease(user="?", hostname="?", pid=0, ends_unix_seconds=ends))
-    return found
+            leases.append(Lease(user="?", hostname="?", pid=0, ends_unix_seconds=ends))
+    return leases

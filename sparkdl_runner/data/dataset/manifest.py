@@ -194,7 +194,7 @@ class Manifest:
 
     @cached_property
     def _by_name(self) -> dict[str, ColumnInfo]:
-        return {one.name: one for one in self.columns}
+        return {column.name: column for column in self.columns}
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain values for ``json.dumps``."""
@@ -207,7 +207,9 @@ class Manifest:
             "page_rows": self.page_rows,
             "page_bytes": self.page_bytes,
             "rows": self.rows,
-            "columns": [{**vars(one), "list_lengths": [*one.list_lengths]} for one in self.columns],
+            "columns": [
+                {**vars(column), "list_lengths": [*column.list_lengths]} for column in self.columns
+            ],
             "schema_base64": self.schema_base64,
             "files": Files.of(self.files).to_json(),
             "row_groups": self.row_groups.to_json(),
@@ -232,23 +234,25 @@ class Manifest:
                 f"{__version__} reads version {FORMAT_VERSION}. Convert the DataFrame again, or "
                 "use the version that wrote it."
             )
-        found = build(_Fields, {name: fields.get(name) for name in _Fields.__annotations__})
-        files = Files.from_json(found.files)
-        columns = [build(ColumnInfo, entry) for entry in found.columns]
+        stored = build(_Fields, {name: fields.get(name) for name in _Fields.__annotations__})
+        files = Files.from_json(stored.files)
+        columns = [build(ColumnInfo, entry) for entry in stored.columns]
         manifest = cls(
             files=files,
-            row_groups=RowGroups.from_json(found.row_groups, len(files)),
-            schema_base64=found.schema_base64,
-            columns=tuple(replace(one, list_lengths=tuple(one.list_lengths)) for one in columns),
-            content_digest=found.content_digest,
-            shuffle_seed=found.shuffle_seed,
-            page_rows=SPARKS_PAGE_ROWS if found.page_rows is None else found.page_rows,
-            page_bytes=PAGE_BYTES if found.page_bytes is None else found.page_bytes,
-            footer_sizes=unpack_sizes(found.footer_sizes, len(files)),
-            created_by=found.created_by,
+            row_groups=RowGroups.from_json(stored.row_groups, len(files)),
+            schema_base64=stored.schema_base64,
+            columns=tuple(
+                replace(column, list_lengths=tuple(column.list_lengths)) for column in columns
+            ),
+            content_digest=stored.content_digest,
+            shuffle_seed=stored.shuffle_seed,
+            page_rows=SPARKS_PAGE_ROWS if stored.page_rows is None else stored.page_rows,
+            page_bytes=PAGE_BYTES if stored.page_bytes is None else stored.page_bytes,
+            footer_sizes=unpack_sizes(stored.footer_sizes, len(files)),
+            created_by=stored.created_by,
         )
         _check(manifest)
-        if manifest.files_fingerprint != found.fingerprint:
+        if manifest.files_fingerprint != stored.fingerprint:
             raise DatasetError(
                 "the manifest was edited: its files and row groups no longer add up to its "
                 "fingerprint. Convert the DataFrame again."

@@ -48,11 +48,11 @@ class Observation:
         """Notes the lengths of lists at ``depth``, without nulls."""
         while len(self.extremes) <= depth:
             self.extremes.append(None)
-        found = pc.min_max(lengths).as_py()
-        if found["min"] is None:
+        extremes = pc.min_max(lengths).as_py()
+        if extremes["min"] is None:
             return
-        before = self.extremes[depth] or (found["min"], found["max"])
-        self.extremes[depth] = (min(before[0], found["min"]), max(before[1], found["max"]))
+        before = self.extremes[depth] or (extremes["min"], extremes["max"])
+        self.extremes[depth] = (min(before[0], extremes["min"]), max(before[1], extremes["max"]))
 
     def merge(self, other: Observation) -> None:
         """Adds what was seen elsewhere."""

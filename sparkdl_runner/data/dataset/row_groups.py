@@ -59,13 +59,13 @@ class RowGroups:
         Raises:
             ForeignFileError: They are not the row groups of so many files.
         """
-        found = build(_Fields, fields)
+        packed = build(_Fields, fields)
         file, rows, size_bytes = (
-            unpack(text, _TYPES[name], found.count)
+            unpack(text, _TYPES[name], packed.count)
             for name, text in (
-                ("file", found.file),
-                ("rows", found.rows),
-                ("size_bytes", found.size_bytes),
+                ("file", packed.file),
+                ("rows", packed.rows),
+                ("size_bytes", packed.size_bytes),
             )
         )
         if len(file) and (file[0] < 0 or file[-1] >= files or (np.diff(file) < 0).any()):

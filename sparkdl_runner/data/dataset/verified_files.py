@@ -74,8 +74,8 @@ class VerifiedFiles:
 
     def written_ns(self, index: int) -> int | None:
         """When the converter's own object was written, if it remembers that."""
-        found = -1 if self._remote_ns is None else int(self._remote_ns[index])
-        return None if found < 0 else found
+        written_ns = -1 if self._remote_ns is None else int(self._remote_ns[index])
+        return None if written_ns < 0 else written_ns
 
     def open(
         self, index: int, *, knows_footer: bool = False, whole: memoryview | None = None
@@ -96,18 +96,18 @@ class VerifiedFiles:
         """
         path = self.path(index)
         if not self.dataset.is_local:
-            stream, found = open_input(self.dataset.filesystem, path), None
+            stream, state = open_input(self.dataset.filesystem, path), None
         else:
             # The path may name another file a moment later, so ask about the one that was opened.
-            descriptor, found = open_with_state(path)
+            descriptor, state = open_with_state(path)
             try:
                 stream = arrow_file(descriptor)
             finally:
                 os.close(descriptor)
         try:
-            if found is None and self._is_same_remote(stream, path, index) and knows_footer:
+            if state is None and self._is_same_remote(stream, path, index) and knows_footer:
                 return stream, None
-            return stream, self._compare(stream, found, path, index, whole)
+            return stream, self._compare(stream, state, path, index, whole)
         except BaseException:
             stream.close()
             raise
@@ -130,12 +130,12 @@ class VerifiedFiles:
         directory = directory.rstrip("/")
         selector = pa.fs.FileSelector(directory, recursive=True, allow_not_found=True)
         prefix = len(directory) + 1
-        found = {info.path[prefix:]: info for info in filesystem.get_file_info(selector)}
+        infos = {info.path[prefix:]: info for info in filesystem.get_file_info(selector)}
         touched: list[int] = []
         times: list[int | None] = []
         for index, file in enumerate(manifest.files):
             path = self.path(index)
-            info: Any = found.get(file.path)
+            info: Any = infos.get(file.path)
             self._refuse_other(path, index, info)
             times.append(settled_time(info))
             if self.dataset.is_local:
@@ -173,25 +173,25 @@ class VerifiedFiles:
                 self._check_local(index)
             return
         paths = [self.path(index) for index in share[:_REMOTE_SHARE]]
-        found = patiently(lambda: self.dataset.filesystem.get_file_info(paths))
-        for index, info in zip(share, found, strict=False):
+        infos = patiently(lambda: self.dataset.filesystem.get_file_info(paths))
+        for index, info in zip(share, infos, strict=False):
             self._refuse_other(info.path, index, info)
             _refuse_written_again(info.path, self.written_ns(index), info.mtime_ns)
 
     def _check_local(self, index: int) -> None:
         path = self.path(index)
         try:
-            found = os.stat(path)
+            state = os.stat(path)
         except FileNotFoundError:
             raise self._gone(path) from None
-        self._refuse_other_size(path, index, found.st_size)
-        if not stat.S_ISREG(found.st_mode) or self._is_touched(index, found):
+        self._refuse_other_size(path, index, state.st_size)
+        if not stat.S_ISREG(state.st_mode) or self._is_touched(index, state):
             self.open(index)[0].close()
 
-    def _refuse_other(self, path: str, index: int, found: Any) -> None:
-        if found is None or found.type != pa.fs.FileType.File:
+    def _refuse_other(self, path: str, index: int, info: Any) -> None:
+        if info is None or info.type != pa.fs.FileType.File:
             raise self._gone(path)
-        self._refuse_other_size(path, index, found.size)
+        self._refuse_other_size(path, index, info.size)
 
     def _refuse_other_size(self, path: str, index: int, size: int) -> None:
         expected = self._files.number("size_bytes", index)
@@ -207,13 +207,13 @@ class VerifiedFiles:
             f"them. {self.advice}"
         )
 
-    def _is_touched(self, index: int, found: os.stat_result) -> bool:
+    def _is_touched(self, index: int, state: os.stat_result) -> bool:
         """Whether a local file, or its permissions, may have changed."""
-        if self._compared.get(index) == owner_and_time(found):
+        if self._compared.get(index) == owner_and_time(state):
             return False
         if self._local is not None:
-            return not self._local.is_same(index, found)
-        return self._files.number("modified_ns", index) != found.st_mtime_ns
+            return not self._local.is_same(index, state)
+        return self._files.number("modified_ns", index) != state.st_mtime_ns
 
     def _is_same_remote(self, stream: Any, path: str, index: int) -> bool:
         """Refuses an open remote file of another size or time; False if no time is known."""
@@ -230,20 +230,20 @@ class VerifiedFiles:
     def _compare(
         self,
         stream: Any,
-        found: os.stat_result | None,
+        state: os.stat_result | None,
         path: str,
         index: int,
         whole: memoryview | None,
     ) -> bytes | memoryview | None:
         """Refuses an open file that is not the one that the manifest lists under this number."""
-        if found is not None and self._compared.get(index) == owner_and_time(found):
+        if state is not None and self._compared.get(index) == owner_and_time(state):
             return None
-        touched = found if found is not None and self._is_touched(index, found) else None
+        touched = state if state is not None and self._is_touched(index, state) else None
         if self._local is not None:
             if touched is None:
                 return None
             _refuse_other_owner(touched, path)
-        tail = read_tail(stream, path, is_local=found is not None, whole=whole)
+        tail = read_tail(stream, path, is_local=state is not None, whole=whole)
         what, expected = "Parquet footer", self._files.number("footer_crc32", index)
         same = zlib.crc32(footer_of(tail, path)) == expected
         if same and touched is not None:
@@ -259,8 +259,8 @@ class VerifiedFiles:
                 f"{path} was changed after the conversion: its {what} is not the one that the "
                 f"manifest knows. {_AGAIN}"
             )
-        if found is not None:
-            self._compared[index] = owner_and_time(found)
+        if state is not None:
+            self._compared[index] = owner_and_time(state)
         return tail
 
 
@@ -288,11 +288,11 @@ def _refuse_written_again(path: str, then: int | None, now: int | None) -> None:
     )
 
 
-def _refuse_other_owner(found: os.stat_result, path: str) -> None:
-    if found.st_uid not in (0, os.geteuid()):
+def _refuse_other_owner(state: os.stat_result, path: str) -> None:
+    if state.st_uid not in (0, os.geteuid()):
         raise ChangedFileError(
             f"{path} is not the file that the converter was made of: user "
-            f"{_user_name(found.st_uid)} put it there, or changed it, since, and it is not read, "
+            f"{_user_name(state.st_uid)} put it there, or changed it, since, and it is not read, "
             f"whatever it holds. {_AGAIN}"
         )
 

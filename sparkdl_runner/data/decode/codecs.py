@@ -130,10 +130,10 @@ def _decoded(files: _Files, stored: np.dtype[Any], shape: tuple[int, ...]) -> Ar
     Raises:
         ValueError: Their heads differ, or do not say what is expected.
     """
-    begin, found, fortran, dtype = _head(files[0, :_MOST_HEADER_BYTES].tobytes())
-    if found != shape or dtype.newbyteorder("=") != stored:
+    begin, head_shape, fortran, dtype = _head(files[0, :_MOST_HEADER_BYTES].tobytes())
+    if head_shape != shape or dtype.newbyteorder("=") != stored:
         raise ValueError(
-            f"its shape is {found} and its type {dtype}; the schema says {shape} and {stored}"
+            f"its shape is {head_shape} and its type {dtype}; the schema says {shape} and {stored}"
         )
     size = begin + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     if files.shape[1] != size:

@@ -43,12 +43,12 @@ def measure(order: Order, world_size: int) -> MixingFigures:
     labels, deviations, groups = [], [], []
     lane_batch, total = order.lane_batch, order.global_batch_size
     for moment in range(_MOMENTS):
-        found, in_use = _shares(plan, (moment + 0.5) / _MOMENTS)
+        shares, in_use = _shares(plan, (moment + 0.5) / _MOMENTS)
         # The chance that a rank's batch lacks a label: none of its lanes gives one.
-        lacks = ((1 - found) ** lane_batch).reshape(world_size, -1, LABELS).prod(axis=1)
+        lacks = ((1 - shares) ** lane_batch).reshape(world_size, -1, LABELS).prod(axis=1)
         labels.append(float((1 - lacks).sum(axis=1).mean()))
-        variance = lane_batch * (found * (1 - found)).sum(axis=0) / total**2
-        deviations.append(_deviation(found.mean(axis=0) - 1 / LABELS, variance))
+        variance = lane_batch * (shares * (1 - shares)).sum(axis=0) / total**2
+        deviations.append(_deviation(shares.mean(axis=0) - 1 / LABELS, variance))
         groups.append(in_use / world_size)
     size = total // world_size
     even = np.full(LABELS, 1 / LABELS)

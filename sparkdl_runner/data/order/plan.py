@@ -207,7 +207,7 @@ class EpochPlan:
                 if span != rows
             }
             for block in range(blocks):
-                found: list[Piece] = []
+                pieces: list[Piece] = []
                 for segment, (group, start, rows, span, stream) in segments:
                     # Segments that are shorter than the number of blocks give their rows to
                     # different ones. Lanes that share a row group cut it alike.
@@ -225,8 +225,8 @@ class EpochPlan:
                             count == rows,
                             stream,
                         )
-                        found += _runs(piece, dealt.get(segment))
-                yield found
+                        pieces += _runs(piece, dealt.get(segment))
+                yield pieces
 
     def _dealt(self, segment: int) -> Dealt:
         first = int(self.stream[segment])

@@ -110,18 +110,18 @@ class LoaderState:
                 f"this one has {fingerprint}), or of the same rows in another order. Open the data "
                 "set that it was saved for, or convert the same rows again in the same order."
             )
-        for name, found, expected in (
+        for name, saved, expected in (
             ("seed", self.seed, order.seed),
             ("shuffle", self.shuffle, order.shuffle),
             ("tail", self.tail, tail),
             ("balance", self.balance, order.balance),
             ("global_batch_size", self.global_batch_size, order.global_batch_size),
         ):
-            if found != expected:
+            if saved != expected:
                 raise StateError(
-                    f"the loader state was saved with {name}={found!r}, and this loader has "
+                    f"the loader state was saved with {name}={saved!r}, and this loader has "
                     f"{expected!r}: it could not go on with the same batches. Make the loader "
-                    f"with {name}={found!r}."
+                    f"with {name}={saved!r}."
                 )
         if self.step > order.steps(tail):
             raise StateError(

@@ -53,10 +53,10 @@ def without_arrow_schema(footer: bytes) -> bytes:
 def without_views(footer: bytes | memoryview) -> bytes:
     """A footer whose Arrow schema, if there is one, has no views; of the same length."""
     footer = bytes(footer)
-    found = footer.find(_KEY)
-    if found < 0:
+    place = footer.find(_KEY)
+    if place < 0:
         return footer
-    length, start = 0, found + len(_KEY)
+    length, start = 0, place + len(_KEY)
     for shift in range(0, 35, 7):
         byte = footer[start]
         length |= (byte & 127) << shift

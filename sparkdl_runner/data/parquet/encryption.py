@@ -30,13 +30,13 @@ def encrypted_columns(metadata: pq.FileMetaData, tail: bytes) -> list[str]:
     if len(tail) - _END_BYTES - metadata.serialized_size != _SIGNATURE_BYTES:
         return []
     footer = _Thrift(tail).struct(0)
-    found = {
+    paths = {
         ".".join(part.decode(errors="replace") for part in key.get(_PATH, []))
         for group in footer.get(_ROW_GROUPS, [])
         for column in group.get(_COLUMNS, [])
         if (key := column.get(_CRYPTO_METADATA, {}).get(_WITH_COLUMN_KEY)) is not None
     }
-    return sorted(found)
+    return sorted(paths)
 
 
 class _Thrift:

@@ -45,11 +45,13 @@ class Columns:
         schema = parquet.schema_arrow.remove_metadata()
         owners = owners_of(parquet)
         counts = Counter(owners)
-        widths = {one.name: leaf_widths(one.type) for one in schema if is_variable(one.type)}
+        widths = {
+            field.name: leaf_widths(field.type) for field in schema if is_variable(field.type)
+        }
         return cls(
             schema=schema,
             owners=owners,
-            nested=frozenset(one.name for one in schema if pa.types.is_nested(one.type)),
+            nested=frozenset(field.name for field in schema if pa.types.is_nested(field.type)),
             widths={name: of for name, of in widths.items() if len(of) == counts[name]},
             source=((bare or parquet).schema, (bare or parquet).metadata.metadata),
         )

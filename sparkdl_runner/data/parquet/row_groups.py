@@ -147,8 +147,11 @@ def decoded_bytes_of(
         if name in sizes:
             width = columns.widths[name][len(sizes[name])]
             sizes[name].append(bytes_in_chunk(chunk, width))
-    known = {name: [one for one in found if one is not None] for name, found in sizes.items()}
+    known = {
+        name: [size for size in leaf_sizes if size is not None]
+        for name, leaf_sizes in sizes.items()
+    }
     return {
-        name: sum(known[name]) if len(known[name]) == len(found) else None
-        for name, found in sizes.items()
+        name: sum(known[name]) if len(known[name]) == len(leaf_sizes) else None
+        for name, leaf_sizes in sizes.items()
     }

@@ -42,7 +42,7 @@ def sample(
     filesystem: pa.fs.FileSystem, path: str, index: int, names: Sequence[str]
 ) -> dict[str, Sizes]:
     """The sizes of columns in one row group of a file, as far as they can be read."""
-    found = {}
+    sizes = {}
     with open_input(filesystem, path) as stream:
         footer = pq.ParquetFile(stream, metadata=metadata_of(stream))
         group = footer.metadata.row_group(index)
@@ -54,10 +54,10 @@ def sample(
             with suppress(pa.ArrowException, OSError):
                 pages = [_first_page(stream, chunk) for chunk in chunks]
                 if all(page.size_bytes <= _MOST_PAGE_BYTES for page in pages):
-                    found[name] = _sample_column(stream, footer.metadata, index, name, chunks)
+                    sizes[name] = _sample_column(stream, footer.metadata, index, name, chunks)
                 else:
-                    found[name] = _guess(chunks, pages)
-    return found
+                    sizes[name] = _guess(chunks, pages)
+    return sizes
 
 
 def _sample_column(
@@ -68,7 +68,7 @@ def _sample_column(
     chunks: Sequence[pq.ColumnChunkMetaData],
 ) -> Sizes:
     """By the first rows of a row group, the sizes of one column in all of it."""
-    with_dictionary = [one.path_in_schema for one in chunks if _has_dictionary(one)]
+    with_dictionary = [chunk.path_in_schema for chunk in chunks if _has_dictionary(chunk)]
     parquet = pq.ParquetFile(
         stream, metadata=metadata, read_dictionary=with_dictionary, pre_buffer=False
     )
@@ -79,12 +79,12 @@ def _sample_column(
 
     all_rows = metadata.row_group(index).num_rows
     # As indices into a dictionary, rows take what they take in the file.
-    row_bytes = sum(one.total_uncompressed_size for one in chunks) / all_rows + LENGTH_BYTES
+    row_bytes = sum(chunk.total_uncompressed_size for chunk in chunks) / all_rows + LENGTH_BYTES
     if not with_dictionary:
         few = max(1, min(_PROBE_ROWS, int(_BATCH_BYTES / row_bytes)))
         row_bytes = max(row_bytes, next(batches(few), np.zeros(1)).mean())
     rows = max(1, min(_MOST_BATCH_ROWS, int(_BATCH_BYTES / row_bytes)))
-    compressed = sum(one.total_compressed_size for one in chunks)
+    compressed = sum(chunk.total_compressed_size for chunk in chunks)
     enough = max(_PROBE_ROWS, all_rows * min(1, _SAMPLE_BYTES / max(1, compressed)))
     done, total, most = 0, 0, 0
     for sizes in batches(min(rows, int(enough))):
@@ -99,7 +99,9 @@ def _sample_column(
 
 
 def _has_dictionary(chunk: pq.ColumnChunkMetaData) -> bool:
-    return chunk.physical_type == "BYTE_ARRAY" and any("DICT" in one for one in chunk.encodings)
+    return chunk.physical_type == "BYTE_ARRAY" and any(
+        "DICT" in encoding for encoding in chunk.encodings
+    )
 
 
 def _guess(chunks: Sequence[pq.ColumnChunkMetaData], pages: Sequence[Page]) -> Sizes:

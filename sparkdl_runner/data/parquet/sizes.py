@@ -53,7 +53,7 @@ def leaf_widths(arrow_type: pa.DataType) -> list[int | None]:
         inner = [arrow_type.field(index).type for index in range(arrow_type.num_fields)]
     else:
         return [_width(arrow_type)]
-    return [width for one in inner for width in leaf_widths(one)]
+    return [width for inner_type in inner for width in leaf_widths(inner_type)]
 
 
 def _width(arrow_type: pa.DataType) -> int | None:
@@ -100,8 +100,8 @@ def row_sizes(array: pa.Array) -> npt.NDArray[np.int64]:
         return np.diff(ends[offsets])
     if pa.types.is_struct(arrow_type):
         sizes = np.zeros(len(array), np.int64)
-        for one in array.flatten():
-            sizes += row_sizes(one)
+        for field in array.flatten():
+            sizes += row_sizes(field)
         return sizes
     width = _width(arrow_type)
     if width is not None:

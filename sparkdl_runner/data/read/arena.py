@@ -93,16 +93,16 @@ class Arena:
     def _find_sources(self) -> None:
         """Finds which output of which column of the layout each column of a group is."""
         features = self._layout.features
-        found: dict[tuple[int, int], tuple[int, int]] = {}
+        sources: dict[tuple[int, int], tuple[int, int]] = {}
         for number, column in enumerate(self._layout.columns):
             if not isinstance(column, DenseColumn):
                 continue
             if column.feature is not None and features is not None:
-                found[self._place[features.name][0], column.feature] = (number, 0)
+                sources[self._place[features.name][0], column.feature] = (number, 0)
                 continue
             for index, output in enumerate(column.outputs):
-                found[self._place[output.name]] = (number, index)
-        for (group, _), source in sorted(found.items()):
+                sources[self._place[output.name]] = (number, index)
+        for (group, _), source in sorted(sources.items()):
             self._sources[group].append(source)
 
     def _add(self, members: tuple[Output, ...], rows: Array) -> None:
@@ -311,7 +311,7 @@ def _across(group: _Group, count: int, empty: Empty) -> Array:
 
 def _by_name(group: _Group, across: Array) -> dict[str, Array]:
     """The columns of a group, of what ``_across`` made."""
-    return {one.name: across[n].view(one.dtype) for n, one in enumerate(group.members)}
+    return {member.name: across[n].view(member.dtype) for n, member in enumerate(group.members)}
 
 
 def _fill(steps: Array, runs: list[Array]) -> None:

@@ -115,8 +115,8 @@ class BlockLoader:
     def _is_beyond_the_plan(self) -> bool:
         """Whether rows that differ in length take more than was described; told once."""
         with self._lock:
-            found = self._variable_bytes
-        if found <= self.plan.block_bytes:
+            used_bytes = self._variable_bytes
+        if used_bytes <= self.plan.block_bytes:
             return False
         if not self._has_told:
             self._has_told = True
@@ -287,14 +287,14 @@ class BlockLoader:
 
     def blocks_of(self, epoch: int, lane: int, begin: int, end: int) -> list[LoadedBlock]:
         """The blocks that hold positions ``begin`` to ``end`` of a lane, ready to be read."""
-        found = [
+        blocks = [
             loaded
             for loaded in self._loaded.get((epoch, lane), ())
             if loaded.block.position < end and loaded.end > begin
         ]
-        for loaded in found:
+        for loaded in blocks:
             loaded.wait()
-        return found
+        return blocks
 
     def release(self, epoch: int, until: int) -> None:
         """Gives back the memory of every block that ends at or before lane position ``until``."""

@@ -68,8 +68,8 @@ class LoadedBlock:
         """
         arrays = [array for piece in self.variable[name] for array in piece]
         measure = pc.list_value_length if is_list(arrays[0].type) else pc.binary_length
-        found = [as_numpy(pc.fill_null(measure(array), 0)) for array in arrays]
-        return np.concatenate(found).astype(np.int64)
+        lengths = [as_numpy(pc.fill_null(measure(array), 0)) for array in arrays]
+        return np.concatenate(lengths).astype(np.int64)
 
     def wait(self) -> None:
         """Waits for the rows; raises what reading them raised."""

@@ -142,11 +142,16 @@ class RowGroupReader:
         name, done = None, 0
         try:
             parquet = self._take(file, group, columns)
-            found, expected = parquet.metadata.row_group(index).num_rows, int(groups.rows[group])
+            stored_rows, expected = (
+                parquet.metadata.row_group(index).num_rows,
+                int(groups.rows[group]),
+            )
             if self._view is not None:
                 expected = self._view.rows_in_file(group, expected)
-            if found != expected:
-                raise DatasetError(f"it has {found:,} rows and the manifest says {expected:,}")
+            if stored_rows != expected:
+                raise DatasetError(
+                    f"it has {stored_rows:,} rows and the manifest says {expected:,}"
+                )
             places: list[int] = []
             for batch in self._batches(parquet, (file, group, index), columns, rows):
                 decoded: list[Any] = []
@@ -291,15 +296,15 @@ def _decode(column: Column, array: pa.Array) -> Any:
     try:
         return column.decode(array)
     except BadValueError as error:
-        good, bad, found = 0, len(array), error
+        good, bad, bad_value = 0, len(array), error
     while bad - good > 1:
         middle = (good + bad) // 2
         try:
             column.decode(array.slice(good, middle - good))
             good = middle
         except BadValueError as error:
-            bad, found = middle, error
-    raise BadRowError(good, found.problem, found.remedy) from found
+            bad, bad_value = middle, error
+    raise BadRowError(good, bad_value.problem, bad_value.remedy) from bad_value
 
 
 def _plain(array: pa.Array) -> pa.Array:

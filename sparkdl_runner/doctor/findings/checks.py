@@ -74,20 +74,20 @@ def guarded(name: str, look: Callable[[], Found]) -> list[Finding]:
 
     A launcher's error is a problem; any other error is reported as a failure of the check.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
         answer = look()
-        found.extend([answer] if isinstance(answer, Finding) else answer or ())
+        findings.extend([answer] if isinstance(answer, Finding) else answer or ())
     except LaunchError as error:
-        found.append(refused(error))
+        findings.append(refused(error))
     except Exception as error:
-        found.append(
+        findings.append(
             not_checked(
                 f"the check itself failed: {type(error).__name__}: {error}",
                 advice="This is an error of sparkdl-runner doctor; please report it.",
             )
         )
-    return [replace(finding, check=finding.check or name) for finding in found]
+    return [replace(finding, check=finding.check or name) for finding in findings]
 
 
 @dataclass(frozen=True, kw_only=True)

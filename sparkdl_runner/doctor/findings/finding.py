@@ -75,8 +75,8 @@ def refused(error: Exception | str) -> Finding:
     """
     *sentences, advice = re.split(r"(?<=\.) (?=[A-Z])", str(error))
     if not sentences:
-        found, _, advice = advice.partition(": ")
-        sentences, advice = [f"{found.rstrip('.')}."], advice[:1].upper() + advice[1:]
+        text, _, advice = advice.partition(": ")
+        sentences, advice = [f"{text.rstrip('.')}."], advice[:1].upper() + advice[1:]
     return problem(" ".join(sentences), advice=advice)
 
 

@@ -55,14 +55,14 @@ def torch_sees_them(host: Place) -> Finding | None:
         return None
     cuda, reason = torch.get("cuda"), torch.get("gpu_error")
     if cuda:
-        found = f"torch {torch['version']} for CUDA {cuda} sees none of them"
-        found += f": {reason}." if reason else "."
+        text = f"torch {torch['version']} for CUDA {cuda} sees none of them"
+        text += f": {reason}." if reason else "."
         advice = (
             f"NVIDIA's driver {listed[0]['driver_version']} is probably older than CUDA {cuda} "
             "needs: install a newer driver, or a torch for an older CUDA; and look at "
             "CUDA_VISIBLE_DEVICES."
         )
     else:
-        found = f"torch {torch['version']} was built without CUDA, so it cannot use them."
+        text = f"torch {torch['version']} was built without CUDA, so it cannot use them."
         advice = "Install a CUDA build of torch (pip install torch, from its CUDA index)."
-    return (problem if host.needs_gpus else warning)(found, advice=advice)
+    return (problem if host.needs_gpus else warning)(text, advice=advice)

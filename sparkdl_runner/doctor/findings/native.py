@@ -30,9 +30,9 @@ def torch(place: Place) -> Finding | None:
             "driver and no CUDA.",
         )
     cuda = place.torch.get("cuda")
-    found = f"torch {place.torch['version']}, {f'for CUDA {cuda}' if cuda else 'for CPUs'}"
-    outside = out_of_range("torch", place.torch["version"], found=found, advice=missing.advice)
-    return outside or ok(found)
+    text = f"torch {place.torch['version']}, {f'for CUDA {cuda}' if cuda else 'for CPUs'}"
+    outside = out_of_range("torch", place.torch["version"], found=text, advice=missing.advice)
+    return outside or ok(text)
 
 
 @PYTHON("horovod", expected="a Horovod built for the installed torch")
@@ -88,13 +88,13 @@ def horovod_build(place: Place) -> Finding | None:
     revision = re.search(r"-r(\d+)$", place.facts["horovod_record"].get("wheel_folder", ""))
     if revision and int(revision[1]) >= FIRST_MENDED_REVISION:
         return ok(f"built by {SCRIPT}, revision {revision[1]}")
-    found = f"This Horovod was not built by today's {SCRIPT}, as far as its record tells."
+    text = f"This Horovod was not built by today's {SCRIPT}, as far as its record tells."
     name = place.facts["name"]
     if str(name.get("leads_to", "")).startswith("127."):
         # On one host that is still an address at which its ranks reach one another.
-        found += f" And the host's name {name['name']} leads to the loopback interface."
+        text += f" And the host's name {name['name']} leads to the loopback interface."
     return warning(
-        found,
+        text,
         advice=f"Build it with {BUILD}: as it was released, Horovod 0.28.1 forgets "
         "HOROVOD_GLOO_IFACE in process sets, and takes the address to which the host's own name "
         "leads.",
@@ -104,13 +104,13 @@ def horovod_build(place: Place) -> Finding | None:
 @PYTHON("tensorflow", expected=range_of("tensorflow"))
 def tensorflow(place: Place) -> Finding | None:
     """Whether a supported TensorFlow loads, where ranks may use it."""
-    question, told = place.question, place.facts["native"].get("tensorflow", {})
+    question, facts = place.question, place.facts["native"].get("tensorflow", {})
     if "tensorflow" not in question.backends:
         return None
     missing = refused(get_backend("tensorflow").missing_sentence)
     # Some of its builds, such as tensorflow-cpu, have names of their own.
-    version = told.get("version") or place.facts["packages"].get("tensorflow")
-    if version is None and "No module named 'tensorflow'" in told.get("error", ""):
+    version = facts.get("version") or place.facts["packages"].get("tensorflow")
+    if version is None and "No module named 'tensorflow'" in facts.get("error", ""):
         return missing if question.backends == ("tensorflow",) else None
     if error := _why_not_loaded("tensorflow", place):
         return problem(
@@ -118,9 +118,9 @@ def tensorflow(place: Place) -> Finding | None:
             expected="TensorFlow loads",
             advice=f"Install it again, by itself: {pip_install('tensorflow')}.",
         )
-    found = f"TensorFlow {version}"
-    return out_of_range("tensorflow", version, found=found, advice=missing.advice) or ok(
-        f"{found} loads"
+    text = f"TensorFlow {version}"
+    return out_of_range("tensorflow", version, found=text, advice=missing.advice) or ok(
+        f"{text} loads"
     )
 
 

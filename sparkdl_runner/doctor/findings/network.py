@@ -94,10 +94,10 @@ def names(session: dict[str, Any]) -> Iterator[Finding]:
     addresses: dict[str, set[str]] = {}
     for answer in answers:
         addresses.setdefault(answer["host"], set()).add(str(answer.get("address")))
-    shared = {name: found for name, found in addresses.items() if len(found) > 1}
-    for name, found in shared.items():
+    shared = {name: of_name for name, of_name in addresses.items() if len(of_name) > 1}
+    for name, of_name in shared.items():
         yield warning(
-            f"{len(found)} hosts are called {name}: {', '.join(sorted(found))}.",
+            f"{len(of_name)} hosts are called {name}: {', '.join(sorted(of_name))}.",
             advice="Ranks run so, but logs and MLflow's system metrics are hard to tell apart: "
             "give each host or container its own name (hostnamectl, docker run --hostname).",
         )
@@ -110,16 +110,16 @@ def name(host: Place) -> Finding:
     """Whether a host's own name leads to an address that others can use."""
     seen = host.facts["name"]
     if "error" in seen:
-        found = f"the host's name {seen['name']} leads nowhere ({seen['error']})"
+        text = f"the host's name {seen['name']} leads nowhere ({seen['error']})"
     else:
-        found = f"the host's name {seen['name']} leads to {seen['leads_to']}"
+        text = f"the host's name {seen['name']} leads to {seen['leads_to']}"
         if not seen["leads_to"].startswith("127."):
-            return ok(found)
-        found += ", the loopback interface"
+            return ok(text)
+        text += ", the loopback interface"
     if not host.on_cluster:
-        return ok(found)
+        return ok(text)
     return warning(
-        f"{found[0].upper()}{found[1:]}. Ranks are told their address and work; what asks for the "
+        f"{text[0].upper()}{text[1:]}. Ranks are told their address and work; what asks for the "
         "host by its name does not.",
         advice=f"In that host's /etc/hosts, give {seen['name']} the address by which the others "
         "reach it, or set SPARK_LOCAL_IP before Spark starts there.",

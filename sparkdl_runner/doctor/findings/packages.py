@@ -22,11 +22,11 @@ from sparkdl_runner.doctor.findings.versions import (
 @PYTHON("python", expected=f"Python {OLDEST_PYTHON} or later")
 def python(place: Place) -> Finding:
     """Whether this Python is one that this package runs in."""
-    found = f"Python {place.facts['python']} ({place.facts['executable']})"
+    text = f"Python {place.facts['python']} ({place.facts['executable']})"
     if not is_older(place.facts["python"], OLDEST_PYTHON):
-        return ok(found)
+        return ok(text)
     return problem(
-        f"{found}.", advice="Set PYSPARK_PYTHON to a newer Python with sparkdl_runner installed."
+        f"{text}.", advice="Set PYSPARK_PYTHON to a newer Python with sparkdl_runner installed."
     )
 
 
@@ -60,20 +60,20 @@ def petastorm(place: Place) -> Finding:
         return ok("not installed; the arrow engine reads conversions")
     way_out = "uninstall petastorm: the arrow engine needs none of it"
     for name, limits in NEEDED_BY_PETASTORM.items():
-        found = installed.get(name, "")
-        if found and not is_within(found, limits):
-            too = "old" if is_older(found, limits[0]) else "new"
+        present = installed.get(name, "")
+        if present and not is_within(present, limits):
+            too = "old" if is_older(present, limits[0]) else "new"
             return problem(
-                f"{name} {found} is too {too} for petastorm {version}.",
+                f"{name} {present} is too {too} for petastorm {version}.",
                 expected=range_of(name),
                 advice=f"{pip_install(name)} (with Spark 3.5), or {way_out}.",
             )
-    told = place.facts["petastorm"] or {}
+    facts = place.facts["petastorm"] or {}
     advice = f"pip install 'sparkdl-runner[petastorm]', or {way_out}."
-    if error := told.get("petastorm", {}).get("error") or told.get("end"):
+    if error := facts.get("petastorm", {}).get("error") or facts.get("end"):
         return problem(f"petastorm {version} does not load: {error}.", advice=advice)
-    found = f"petastorm {version}"
-    return out_of_range("petastorm", version, found=found, advice=advice) or ok(f"{found} loads")
+    text = f"petastorm {version}"
+    return out_of_range("petastorm", version, found=text, advice=advice) or ok(f"{text} loads")
 
 
 @PYTHON("mlflow.version")
@@ -88,9 +88,9 @@ def mlflow(place: Place) -> Finding | None:
             "MLflow is not installed; runs are not tracked.",
             advice="pip install 'sparkdl-runner[mlflow]' to have them tracked.",
         )
-    found = f"MLflow {version}"
+    text = f"MLflow {version}"
     advice = f"{pip_install('mlflow')}."
-    return out_of_range("mlflow", version, found=found, advice=advice) or ok(found)
+    return out_of_range("mlflow", version, found=text, advice=advice) or ok(text)
 
 
 @EXECUTOR("host")

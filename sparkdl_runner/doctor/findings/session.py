@@ -103,8 +103,8 @@ def yarn_attempts(session: dict[str, Any]) -> Finding | None:
 @SESSION("spark.python", expected="a Python of the driver's version, and one path, on every host")
 def executors_python(session: dict[str, Any]) -> Finding | None:
     """Whether executors could start their Python."""
-    told = session["stage"].get("python_error")
-    return refused(told) if told else None
+    reason = session["stage"].get("python_error")
+    return refused(reason) if reason else None
 
 
 @SESSION("spark.executors", expected="every executor answers")

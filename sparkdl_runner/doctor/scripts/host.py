@@ -76,42 +76,42 @@ def run_script(source: str, arguments: list[str], seconds: float) -> dict[str, A
 
 def packages() -> dict[str, str]:
     """The versions of what is installed, by the packages' own records."""
-    found = {}
+    versions = {}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
     # Of one that a cluster brings by itself there is no record.
     with contextlib.suppress(Exception):
-        if "horovod" not in found and importlib.util.find_spec("horovod") is not None:
-            found["horovod"] = "unknown"
-    return found
+        if "horovod" not in versions and importlib.util.find_spec("horovod") is not None:
+            versions["horovod"] = "unknown"
+    return versions
 
 
 def needed_by_spark() -> dict[str, str]:
     """The least versions that this pyspark asks for, by name."""
-    found = {}
+    versions = {}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for line in importlib.metadata.requires("pyspark") or ():
             match = re.match(r"(pyarrow|pandas|numpy)\b[^;]*>=\s*([\d.]+)", line)
             if match:
-                found[match[1]] = match[2]
-    return found
+                versions[match[1]] = match[2]
+    return versions
 
 
 def horovod_record() -> dict[str, Any]:
     """The torch that Horovod was built for, and its wheel, without loading it."""
-    found = {}
+    record = {}
     with contextlib.suppress(Exception):
         spec = importlib.util.find_spec("horovod")
         folder = os.path.dirname((spec and spec.origin) or "")
         with open(os.path.join(folder, "metadata.json")) as stream:
-            found["torch"] = json.load(stream).get("pytorch")
+            record["torch"] = json.load(stream).get("pytorch")
     with contextlib.suppress(Exception):
         text = importlib.metadata.distribution("horovod").read_text("direct_url.json")
         url = urllib.parse.unquote(json.loads(text or "{}")["url"])
         # The name of a wheelhouse's folder says what a wheel was built for. The rest is private.
-        found["wheel_folder"] = os.path.basename(os.path.dirname(urllib.parse.urlsplit(url).path))
-    return found
+        record["wheel_folder"] = os.path.basename(os.path.dirname(urllib.parse.urlsplit(url).path))
+    return record
 
 
 def gpus(seconds: float) -> dict[str, Any]:
@@ -125,9 +125,9 @@ def gpus(seconds: float) -> dict[str, Any]:
     if code is None:
         return {"gpus": [], "error": f"nvidia-smi did not answer within {seconds} s"}
     rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
-    found = [dict(zip(GPU_FIELDS.split(","), row)) for row in rows if len(row) == 4]  # noqa: B905
-    answer: dict[str, Any] = {"gpus": found}
-    if code != 0 or not found:
+    listed = [dict(zip(GPU_FIELDS.split(","), row)) for row in rows if len(row) == 4]  # noqa: B905
+    answer: dict[str, Any] = {"gpus": listed}
+    if code != 0 or not listed:
         answer["error"] = (output + errors).strip()[:300] or f"nvidia-smi ended with {code}"
     return answer
 

@@ -28,7 +28,7 @@ def load_torch() -> dict[str, Any]:
     import torch
 
     facts: dict[str, Any] = {"version": torch.__version__, "cuda": torch.version.cuda}
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         facts["gpus"] = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if facts["cuda"] and not facts["gpus"]:
@@ -36,8 +36,8 @@ def load_torch() -> dict[str, Any]:
                 torch.cuda.init()
             except Exception as error:
                 facts["gpu_error"] = reason(error)
-    if told:
-        facts.setdefault("gpu_error", str(told[0].message)[:600])
+    if caught:
+        facts.setdefault("gpu_error", str(caught[0].message)[:600])
     return facts
 
 

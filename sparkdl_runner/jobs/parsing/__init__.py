@@ -25,7 +25,7 @@ def options(field: pydantic.fields.FieldInfo) -> Sequence[Any]:
     annotation = field.annotation
     if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
         return [annotation]
-    return [one for one in typing.get_args(annotation) if one is not type(None)]
+    return [kind for kind in typing.get_args(annotation) if kind is not type(None)]
 
 
 class Settings(pydantic.BaseModel):
@@ -65,12 +65,12 @@ class Settings(pydantic.BaseModel):
     @classmethod
     def parents(cls) -> dict[str, str]:
         """By each key that is below another one, that one."""
-        found: dict[str, str] = {}
+        parents: dict[str, str] = {}
         for name, field in cls.model_fields.items():
             for kind in options(field):
                 if isinstance(kind, type) and issubclass(kind, Settings):
-                    found |= dict.fromkeys(kind.model_fields, name)
-        return found
+                    parents |= dict.fromkeys(kind.model_fields, name)
+        return parents
 
 
 class DataclassSettings(Settings):
@@ -119,7 +119,7 @@ def todays_keys(given: Mapping[str, Any], kind: type[Settings], where: str) -> d
     """
     try:
         return with_todays_names(
-            given, kind.earlier_names, lambda told: _tell_once(f"{where}: {told}")
+            given, kind.earlier_names, lambda message: _tell_once(f"{where}: {message}")
         )
     except TypeError as error:
         raise ConfigError(f"{where}: {error}") from None
@@ -141,11 +141,11 @@ def load(kind: type[_Settings], path: str | None, flags: Mapping[str, Any]) -> _
         ConfigError: Of the first thing that is wrong.
     """
     written = {} if path is None else todays_keys(read_yaml(path), kind, str(path))
-    found = _put_over(written, flags)
+    values = _put_over(written, flags)
     try:
-        return kind.model_validate(found)
+        return kind.model_validate(values)
     except pydantic.ValidationError as error:
-        raise ConfigError(f"{path or 'the flags'}: {sentence(error, found)}") from None
+        raise ConfigError(f"{path or 'the flags'}: {sentence(error, values)}") from None
 
 
 def _put_over(below: Any, above: Any) -> Any:

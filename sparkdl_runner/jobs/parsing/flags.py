@@ -64,12 +64,12 @@ def as_pairs(parser: argparse._ActionsContainer, name: str, text: str, default: 
 
 def given(arguments: argparse.Namespace, kind: type[Settings]) -> dict[str, Any]:
     """The settings that flags have given, by key."""
-    found = {}
+    values = {}
     for name in kind.model_fields:
         if hasattr(arguments, name):
             value = getattr(arguments, name)
-            found[name] = dict(value) if _is_mapping(kind.model_fields[name]) else value
-    return found
+            values[name] = dict(value) if _is_mapping(kind.model_fields[name]) else value
+    return values
 
 
 def _pair(text: str) -> tuple[str, Any]:
@@ -83,20 +83,22 @@ def _is_mapping(field: pydantic.fields.FieldInfo) -> bool:
     """Whether its value is a mapping, and not a text, a number or a list as well."""
     kinds = options(field)
     return any(
-        typing.get_origin(one) in (dict, Mapping)
-        or (isinstance(one, type) and issubclass(one, Settings) and not one.has_short_form)
-        for one in kinds
-    ) and not any(one in (str, int) or typing.get_origin(one) in (list, Sequence) for one in kinds)
+        typing.get_origin(kind) in (dict, Mapping)
+        or (isinstance(kind, type) and issubclass(kind, Settings) and not kind.has_short_form)
+        for kind in kinds
+    ) and not any(
+        kind in (str, int) or typing.get_origin(kind) in (list, Sequence) for kind in kinds
+    )
 
 
 def _is_text(field: pydantic.fields.FieldInfo) -> bool:
-    return all(one is str or typing.get_origin(one) is typing.Literal for one in options(field))
+    return all(kind is str or typing.get_origin(kind) is typing.Literal for kind in options(field))
 
 
 def _metavar(field: pydantic.fields.FieldInfo) -> str:
     (first, *_) = options(field)
     if typing.get_origin(first) is typing.Literal:
-        return "|".join(str(one) for one in typing.get_args(first))
+        return "|".join(str(choice) for choice in typing.get_args(first))
     return {int: "N", float: "X", bool: "true|false", str: "TEXT"}.get(first, "VALUE")
 
 

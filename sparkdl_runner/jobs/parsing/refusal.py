@@ -37,20 +37,20 @@ def sentence(error: pydantic.ValidationError, given: Mapping[str, Any]) -> str:
         key = _shown(first["input"])
         return f"{_dotted(keys[:-1])} has the key {key}, which is no text: put it in quotes."
     if first["type"] == "value_error":
-        told = str(first["ctx"]["error"])
-        told = f"{_dotted(keys)}: {told}" if keys else told
+        text = str(first["ctx"]["error"])
+        text = f"{_dotted(keys)}: {text}" if keys else text
     else:
         # Where several types are allowed, pydantic reports an error for each.
         expected = dict.fromkeys(
-            _expected(one)
-            for one in findings
-            if one["type"] != "value_error" and _keys(one["loc"], given) == keys
+            _expected(finding)
+            for finding in findings
+            if finding["type"] != "value_error" and _keys(finding["loc"], given) == keys
         )
         if "it should be a valid number" in expected:
             expected.pop("it should be a valid integer", None)
-        told = " or ".join(expected).replace(" or it should be ", ", or ")
-        told = f"{_dotted(keys)} is {_shown(first['input'])}; {told}"
-    return told if told.endswith((".", "?")) else f"{told}."
+        text = " or ".join(expected).replace(" or it should be ", ", or ")
+        text = f"{_dotted(keys)} is {_shown(first['input'])}; {text}"
+    return text if text.endswith((".", "?")) else f"{text}."
 
 
 def _keys(location: tuple[int | str, ...], given: Any) -> tuple[int | str, ...]:

@@ -40,7 +40,7 @@ def read_yaml(path: str) -> dict[str, Any]:
                 f"{path} stands for more than {_MOST_VALUES:,} values, or holds itself: write out "
                 "what its aliases (*name) stand for."
             )
-        found = {} if node is None else loader.construct_document(node)
+        content = {} if node is None else loader.construct_document(node)
     except IrregularFileError:
         if Path(path).is_dir():
             raise ConfigError(f"{path} is a folder, and no YAML file{_file_in(path)}") from None
@@ -52,15 +52,15 @@ def read_yaml(path: str) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is no text in UTF-8.") from None
     except yaml.YAMLError as error:
-        told = " ".join(str(error).split())[:_MOST_CHARACTERS]
-        raise ConfigError(f"{path} is no YAML: {told}.") from None
+        reason = " ".join(str(error).split())[:_MOST_CHARACTERS]
+        raise ConfigError(f"{path} is no YAML: {reason}.") from None
     except RecursionError:
         raise ConfigError(f"{path} is nested too deeply.") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         kinds = {list: "a list", str: "a text", type(None): "nothing"}
-        kind = kinds.get(type(found), "a single value")
+        kind = kinds.get(type(content), "a single value")
         raise ConfigError(f"{path} holds {kind}; it must hold keys and their values.")
-    return found
+    return content
 
 
 def parse_value(text: str) -> Any:
@@ -81,11 +81,11 @@ def _is_too_much(node: yaml.Node | None) -> bool:
     """Whether aliases of aliases make millions of values of a few lines, or one holds itself."""
     count, waiting = 1, [node]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, yaml.MappingNode):
-            parts = [part for pair in one.value for part in pair]
+        current = waiting.pop()
+        if isinstance(current, yaml.MappingNode):
+            parts = [part for pair in current.value for part in pair]
         else:
-            parts = one.value if isinstance(one, yaml.SequenceNode) else []
+            parts = current.value if isinstance(current, yaml.SequenceNode) else []
         count += len(parts)
         if count > 2 * _MOST_VALUES:  # A key is a node, too.
             return True
@@ -103,8 +103,8 @@ class _Loader(yaml.SafeLoader):
                 raise ValueError("the number is far too large")
             return value
         except ValueError as error:  # It looks like a date or a number, and is none.
-            told = f"{node.value!r:.80} has no value ({error}); a text goes into quotes"
-            raise _refused(told, node) from None
+            message = f"{node.value!r:.80} has no value ({error}); a text goes into quotes"
+            raise _refused(message, node) from None
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -130,8 +130,8 @@ _Loader.add_implicit_resolver(
 
 
 def _file_in(folder: str) -> str:
-    found = sorted(str(file) for file in Path(folder).glob("*.y*ml"))
-    return f"; there is {found[0]} in it." if len(found) == 1 else "."
+    files = sorted(str(file) for file in Path(folder).glob("*.y*ml"))
+    return f"; there is {files[0]} in it." if len(files) == 1 else "."
 
 
 def _nearest_file(path: str) -> str:

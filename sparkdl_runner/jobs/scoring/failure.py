@@ -14,10 +14,10 @@ _ROWS = re.compile(rf"{_BEFORE_ROWS}.*' with schema '.*?'\. Error: ", re.DOTALL)
 
 def cause(error: Exception) -> str:
     """The innermost reason that an error of Spark's tells, without its stack and without rows."""
-    told = str(error).strip()
-    if rows := _ROWS.search(told):
-        told = told[rows.end() :]
+    message = str(error).strip()
+    if rows := _ROWS.search(message):
+        message = message[rows.end() :]
     else:
-        told = java.innermost(told.partition(_BEFORE_ROWS)[0])
-    told = " ".join(java.without_stack(told).split()) or type(error).__name__
-    return Redactor(secrets_of())(told).rstrip(".")[:500]
+        message = java.innermost(message.partition(_BEFORE_ROWS)[0])
+    message = " ".join(java.without_stack(message).split()) or type(error).__name__
+    return Redactor(secrets_of())(message).rstrip(".")[:500]

@@ -126,9 +126,9 @@ def _one_tensor(frame: DataFrame, names: list[str], tensor: Any) -> Column:
                 "tensor: give it one column of arrays or vectors, or columns of numbers."
             )
         if not _is_number(frame, name):
-            found = frame.schema[name].dataType.simpleString()
+            kind = frame.schema[name].dataType.simpleString()
             raise ConfigError(
-                f"the column {name!r} is of type {found}, and the model takes numbers, or one "
+                f"the column {name!r} is of type {kind}, and the model takes numbers, or one "
                 "column of arrays or vectors: choose others by features."
             )
     size = _numbers_in_a_row(tensor)
@@ -187,7 +187,7 @@ def _flat(frame: DataFrame, name: str) -> Column:
 def _numbers_in_a_row(tensor: Any) -> int | None:
     """How many numbers of a tensor belong to a row; None where that may differ."""
     shape = tensor.shape[1:]
-    return None if any(one < 0 for one in shape) else math.prod(shape)
+    return None if any(size < 0 for size in shape) else math.prod(shape)
 
 
 def _without_vector(frame: DataFrame, name: str) -> Column:

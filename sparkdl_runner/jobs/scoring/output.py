@@ -68,16 +68,16 @@ def check_columns(settings: ScoreSettings, spark: SparkSession, scored: DataFram
             there = spark.read.format(settings.format or "parquet").load(settings.output)
     except AnalysisException:
         return  # There is nothing yet.
-    found, new = (
-        {one.name: one.dataType.simpleString() for one in frame.schema.fields}
+    old, new = (
+        {field.name: field.dataType.simpleString() for field in frame.schema.fields}
         for frame in (there, scored)
     )
-    if found != new:
-        others = sorted({*found.items()} ^ {*new.items()})
+    if old != new:
+        others = sorted({*old.items()} ^ {*new.items()})
         name = others[0][0]
         raise ConfigError(
             f"{redact(settings.output)} has other columns than the scores: {name!r} is "
-            f"{found.get(name, 'not there')}, and {new.get(name, 'missing')} in the scores. Choose "
+            f"{old.get(name, 'not there')}, and {new.get(name, 'missing')} in the scores. Choose "
             "another output, or --mode overwrite."
         )
 

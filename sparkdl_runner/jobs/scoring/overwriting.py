@@ -61,15 +61,15 @@ def _put_in_place(spark: SparkSession, folder: str, beside: str) -> None:
     filesystem, there = open_path(spark, folder)
     _, new = open_path(spark, beside)
     # The marker says that all files are there: it is deleted first and moved last.
-    for one in sorted(_held(filesystem, there), key=lambda one: one.getName() != _MARKER):
-        if one.getName() != new.getName() and not filesystem.delete(one, True):
-            raise OSError(f"{one.getName()} cannot be deleted")
-    for one in sorted(_held(filesystem, new), key=lambda one: one.getName() == _MARKER):
-        _, target = open_path(spark, f"{folder.rstrip('/')}/{one.getName()}")
-        if not filesystem.rename(one, target):
-            raise OSError(f"{one.getName()} cannot be moved")
+    for path in sorted(_held(filesystem, there), key=lambda path: path.getName() != _MARKER):
+        if path.getName() != new.getName() and not filesystem.delete(path, True):
+            raise OSError(f"{path.getName()} cannot be deleted")
+    for path in sorted(_held(filesystem, new), key=lambda path: path.getName() == _MARKER):
+        _, target = open_path(spark, f"{folder.rstrip('/')}/{path.getName()}")
+        if not filesystem.rename(path, target):
+            raise OSError(f"{path.getName()} cannot be moved")
     filesystem.delete(new, True)
 
 
 def _held(filesystem: Any, folder: Any) -> list[Any]:
-    return [one.getPath() for one in filesystem.listStatus(folder)]
+    return [status.getPath() for status in filesystem.listStatus(folder)]

@@ -41,9 +41,9 @@ def with_predictions(
                 f"task is {task}, and the model returns {', '.join(outputs)}: leave task out."
             )
         _check_free(frame, place, outputs, "leave the column out by source.columns")
-        own = [col(f"`{one}`") for one in frame.columns]
+        own = [col(f"`{column}`") for column in frame.columns]
         scored = frame.withColumn(name, scores)
-        return scored.select(*own, *[col(f"`{name}`")[one].alias(one) for one in outputs])
+        return scored.select(*own, *[col(f"`{name}`")[output].alias(output) for output in outputs])
     _check_free(frame, place, [name], "choose another prediction_column")
     if task is None:
         return frame.withColumn(name, scores)
@@ -72,12 +72,12 @@ def _check_free(frame: DataFrame, place: str, names: Sequence[str], remedy: str)
 def _raw(scores: str, task: Task, *, is_array: bool) -> str:
     if task != "binary":
         return f"cast({scores} AS array<double>)"
-    one = f"{scores}[0]" if is_array else scores
-    both = f"array(-cast({one} AS double), cast({one} AS double))"
+    score = f"{scores}[0]" if is_array else scores
+    both = f"array(-cast({score} AS double), cast({score} AS double))"
     if not is_array:
         return both
-    told = "'task is binary, and the model returns ', size({0}), ' numbers for a row, not one'"
-    refusal = f"raise_error(concat({told.format(scores)}))"
+    message = "'task is binary, and the model returns ', size({0}), ' numbers for a row, not one'"
+    refusal = f"raise_error(concat({message.format(scores)}))"
     return f"if(size({scores}) = 1, {both}, cast({refusal} AS array<double>))"
 
 

@@ -63,13 +63,13 @@ def java_options() -> str:
 def _installation() -> str | None:
     """Identifies this Java and this Spark; None where there can be no archive."""
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=f"{home}/bin" if home else None)
+    command = shutil.which("java", path=f"{home}/bin" if home else None)
     spark = importlib.util.find_spec("pyspark")
-    if found is None or spark is None or spark.origin is None:
+    if command is None or spark is None or spark.origin is None:
         return None
     if any(os.environ.get(name) for name in FOREIGN_OPTIONS):
         return None
-    java, jars = Path(found).resolve(), Path(spark.origin).parent / "jars"
+    java, jars = Path(command).resolve(), Path(spark.origin).parent / "jars"
     try:
         release = (java.parents[1] / "release").read_text()
         changed = jars.stat().st_mtime_ns

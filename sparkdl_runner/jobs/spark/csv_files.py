@@ -50,8 +50,8 @@ def check_csv(
         raise ConfigError(
             f"{place} has a header ({', '.join(frame.columns)}) and no rows: look at what wrote it."
         )
-    kept = [one for one in frame.columns if columns is None or one in columns]
-    spoilt = spoilt_column(frame.select(*[f"`{one}`" for one in kept]))
+    kept = [column for column in frame.columns if columns is None or column in columns]
+    spoilt = spoilt_column(frame.select(*[f"`{column}`" for column in kept]))
     if spoilt is not None:
         example = repr(spoilt.example[:40])
         raise ConfigError(

@@ -91,7 +91,7 @@ class Source(Settings):
             raise ConfigError(f"{self.place} is empty: it has no columns and no rows.")
         if self._form() == "csv":
             check_csv(frame, self.place, self.options, self.columns)
-        unknown = [one for one in self.columns or [] if one not in frame.columns]
+        unknown = [column for column in self.columns or [] if column not in frame.columns]
         if unknown:
             near = did_you_mean(unknown[0], frame.columns)
             raise ConfigError(f"{self.place} has no column {unknown[0]!r}{near}")
@@ -101,7 +101,11 @@ class Source(Settings):
             raise ConfigError(
                 f"the condition {self.where!r} does not fit {self.place}: {java.cause(error)}."
             ) from None
-        return kept if self.columns is None else kept.select(*[f"`{one}`" for one in self.columns])
+        return (
+            kept
+            if self.columns is None
+            else kept.select(*[f"`{column}`" for column in self.columns])
+        )
 
     def _open(self, spark: SparkSession) -> DataFrame:
         if self.table is not None:
@@ -132,13 +136,13 @@ class Source(Settings):
         return self.format or next(by_ending, None)
 
     def _why_not(self, spark: SparkSession, error: Exception) -> str:
-        told = str(error)
-        if self.table is not None and ("NOT_FOUND" in told or "not found" in told):
+        message = str(error)
+        if self.table is not None and ("NOT_FOUND" in message or "not found" in message):
             near = _path_of_that_name(spark, self.table) or _nearest_table(spark, self.table)
             return f"there is no table {self.table}{near}"
-        if "PATH_NOT_FOUND" in told:
+        if "PATH_NOT_FOUND" in message:
             return f"there is nothing at {self.place}."
-        if "UNABLE_TO_INFER_SCHEMA" in told:
+        if "UNABLE_TO_INFER_SCHEMA" in message:
             return f"there is no file to read in {self.place}.{self._other_formats()}"
         return self._unreadable(java.cause(error))
 
@@ -175,7 +179,7 @@ def _nearest_table(spark: SparkSession, table: str) -> str:
     database, _, name = table.rpartition(".")
     try:
         catalog = spark._jsparkSession.sessionState().catalog()
-        found = catalog.listTables(database or catalog.getCurrentDatabase())
-        return nearest(name, [found.apply(index).table() for index in range(found.size())])
+        tables = catalog.listTables(database or catalog.getCurrentDatabase())
+        return nearest(name, [tables.apply(index).table() for index in range(tables.size())])
     except Exception:  # Some other catalog, which need not answer so.
         return "."

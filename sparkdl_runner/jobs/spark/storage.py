@@ -91,8 +91,8 @@ def held_by(spark: SparkSession, path: str) -> dict[str, bool]:
         return {}
     filesystem, there = open_path(spark, path)
     with _refused(f"cannot look into {redact(path)}"):
-        found = filesystem.listStatus(there)
-        return {str(one.getPath().getName()): bool(one.isDirectory()) for one in found}
+        statuses = filesystem.listStatus(there)
+        return {str(status.getPath().getName()): bool(status.isDirectory()) for status in statuses}
 
 
 def delete_if_empty(filesystem: Any, folder: Any) -> None:
@@ -147,9 +147,9 @@ def check_ranks_may_write(url: str) -> None:
                 _touch(filesystem, folder, probe)
             filesystem.delete_file(probe)
     finally:
-        for one in made:
+        for made_folder in made:
             with suppress(OSError):  # It was not made, or another job has put something there.
-                one.rmdir()
+                made_folder.rmdir()
 
 
 def _probe(folder: str) -> str:
@@ -167,7 +167,7 @@ def _missing_here(url: str) -> list[Path]:
     if path is None:
         return []
     folder = Path(path)
-    return [one for one in (folder, *folder.parents) if not os.path.exists(one)]
+    return [place for place in (folder, *folder.parents) if not os.path.exists(place)]
 
 
 def _missing(filesystem: Any, folder: Any) -> list[Any]:

@@ -18,7 +18,7 @@ _WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 def takes(main: Callable[..., Any], name: str) -> bool:
     """Whether a function takes an argument of this name, as far as that is known."""
     known = _parameters(main)
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in known.values())
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
     return not known or takes_any or name in known
 
 
@@ -40,9 +40,9 @@ def check_names(main: Callable[..., Any], names: Sequence[str], place: str) -> N
     try:
         check_call(main, **dict.fromkeys(names))
     except TypeError as error:
-        told = str(error).replace("given to run()", "of this configuration")
+        message = str(error).replace("given to run()", "of this configuration")
         raise ConfigError(
-            f"{told.rstrip('.')}; its arguments are the keys of data and hyperparameters, and "
+            f"{message.rstrip('.')}; its arguments are the keys of data and hyperparameters, and "
             "checkpoint_url where that is given."
         ) from None
 
@@ -89,7 +89,7 @@ def _parameters(main: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 def _kind(hint: Any, default: Any) -> type | None:
     """The type that an argument takes, if that is certain."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        options = [one for one in typing.get_args(hint) if one is not type(None)]
+        options = [option for option in typing.get_args(hint) if option is not type(None)]
         hint = options[0] if len(options) == 1 else object
     if hint is None and type(default) in (int, float):
         return float  # A default of 1 may stand for any number.

@@ -43,25 +43,27 @@ def find_function(text: str, what: str = "function") -> Callable[..., Any]:
         )
     before = set(sys.modules)
     module = _from_file(place) if place.endswith(".py") else _from_name(place)
-    for new in [sys.modules[one] for one in sys.modules.keys() - before] + [module]:
+    for new in [sys.modules[module_name] for module_name in sys.modules.keys() - before] + [module]:
         if not _is_installed(new):
             cloudpickle.register_pickle_by_value(new)
-    found: Any = module
+    target: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             names = [
-                one
-                for one, value in vars(found).items()
+                attribute
+                for attribute, value in vars(target).items()
                 if callable(value) and getattr(value, "__module__", "") == module.__name__
             ]
             # What a library's package has, it has imported; that would be a long list.
-            near = nearest(part, [one for one, value in vars(found).items() if callable(value)])
+            near = nearest(
+                part, [attribute for attribute, value in vars(target).items() if callable(value)]
+            )
             near = did_you_mean(part, names) if near == "." else near
             raise ConfigError(f"{place} has no {what} {name!r}{near}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise ConfigError(f"{text} is {found!r}, and no {what}.")
-    return found  # type: ignore[no-any-return]
+        target = getattr(target, part)
+    if not callable(target):
+        raise ConfigError(f"{text} is {target!r}, and no {what}.")
+    return target  # type: ignore[no-any-return]
 
 
 def _from_name(name: str) -> types.ModuleType:
@@ -109,9 +111,9 @@ def _failed(place: str, error: Exception | SystemExit) -> ConfigError:
             f"importing {place} asked the process to end ({error!r}): put what it does only when "
             'it is run as a script under if __name__ == "__main__":.'
         )
-    told = first_line(error)
+    reason = first_line(error)
     return ConfigError(
-        f"importing {place} failed with {type(error).__name__}: {told.rstrip('.')}; run "
+        f"importing {place} failed with {type(error).__name__}: {reason.rstrip('.')}; run "
         f"python {place if place.endswith('.py') else f'-m {place}'} for the whole traceback."
     )
 

@@ -75,8 +75,8 @@ def _databricks() -> list[str]:
 
 def _airflow() -> list[str]:
     """The graph, the task, and the graph's run, which all tries of a task share."""
-    found = [os.environ.get(name, "") for name in _AIRFLOW]
-    return ["airflow", *found] if all(found) else []
+    values = [os.environ.get(name, "") for name in _AIRFLOW]
+    return ["airflow", *values] if all(values) else []
 
 
 def _spark_application() -> str | None:

@@ -66,8 +66,8 @@ def tag(run_id: str, name: str, timeout_seconds: float) -> str | None:
         client = mlflow.MlflowClient()
         tags = within(lambda: client.get_run(run_id), timeout_seconds).data.tags
     except TookTooLongError:
-        told = no_answer(mlflow.get_tracking_uri(), f"resume run {run_id}", timeout_seconds)
-        raise ConfigError(told) from None
+        message = no_answer(mlflow.get_tracking_uri(), f"resume run {run_id}", timeout_seconds)
+        raise ConfigError(message) from None
     except Exception as error:
         raise ConfigError(f"cannot resume the MLflow run {run_id}: {_reason(error)}.") from None
     value = tags.get(name)
@@ -160,11 +160,11 @@ def _newest_model(client: Any, run: Any) -> str | None:
 
     named = run.outputs.model_outputs if run.outputs is not None else []
     # A model whose rank was killed meanwhile has no files, and an attempt may log a step again.
-    logged = [(one.step or 0, client.get_logged_model(one.model_id)) for one in named]
-    ready = [one for one in logged if one[1].status == LoggedModelStatus.READY]
+    logged = [(output.step or 0, client.get_logged_model(output.model_id)) for output in named]
+    ready = [pair for pair in logged if pair[1].status == LoggedModelStatus.READY]
     if not ready:
         return None
-    return str(max(ready, key=lambda one: (one[0], one[1].creation_timestamp))[1].model_uri)
+    return str(max(ready, key=lambda pair: (pair[0], pair[1].creation_timestamp))[1].model_uri)
 
 
 def _version_of(client: Any, run_id: str, uri: str, name: str) -> str | None:
@@ -172,10 +172,10 @@ def _version_of(client: Any, run_id: str, uri: str, name: str) -> str | None:
     # Before MLflow 3, the source is where the run keeps the model's files.
     place = uri.partition(run_id)[2] if uri.startswith("runs:/") else uri
     quotation = '"' if "'" in name else "'"
-    for found in client.search_model_versions(f"name = {quotation}{name}{quotation}"):
-        is_it = found.run_id == run_id and str(found.source).endswith(place)
-        if is_it and found.status == "READY":
-            return str(found.version)
+    for version in client.search_model_versions(f"name = {quotation}{name}{quotation}"):
+        is_it = version.run_id == run_id and str(version.source).endswith(place)
+        if is_it and version.status == "READY":
+            return str(version.version)
     return None
 
 

@@ -68,7 +68,7 @@ def function(written: Any, key: str, *given: str) -> Callable[..., Any]:
         return thing(written, key)  # type: ignore[no-any-return]
     if not arguments:
         return function
-    return functools.partial(function, **{name: made(one) for name, one in arguments.items()})
+    return functools.partial(function, **{name: made(value) for name, value in arguments.items()})
 
 
 def thing(written: Any, key: str) -> Any:
@@ -81,9 +81,9 @@ def thing(written: Any, key: str) -> Any:
     try:
         return make()
     except Exception as error:
-        told = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+        reason = (str(error).strip().splitlines() or [""])[0].rstrip(".")
         raise ConfigError(
-            f"{key}: {_name(written)} refuses its arguments with {type(error).__name__}: {told}."
+            f"{key}: {_name(written)} refuses its arguments with {type(error).__name__}: {reason}."
         ) from error
 
 
@@ -91,15 +91,15 @@ def _found(
     written: Any, key: str, given: tuple[str, ...]
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
     try:
-        found = find_function(_name(written), "class or function")
+        target = find_function(_name(written), "class or function")
     except ConfigError as error:
         raise ConfigError(f"{key}: {error}") from None
     arguments = {}
     if isinstance(written, Mapping):
         arguments = {name: value for name, value in written.items() if name != CLASS}
-    is_made_once = isinstance(found, type) and len(given) > 1
-    _check(found, arguments, key, _name(written), () if is_made_once else given)
-    return found, {name: _nested(value, f"{key}.{name}") for name, value in arguments.items()}
+    is_made_once = isinstance(target, type) and len(given) > 1
+    _check(target, arguments, key, _name(written), () if is_made_once else given)
+    return target, {name: _nested(value, f"{key}.{name}") for name, value in arguments.items()}
 
 
 def _name(written: Any) -> str:
@@ -110,12 +110,12 @@ def _nested(value: Any, key: str) -> Any:
     if isinstance(value, Mapping) and CLASS in value:
         return maker(value, key)
     if isinstance(value, list):
-        return [_nested(one, f"{key}.{place}") for place, one in enumerate(value)]
+        return [_nested(entry, f"{key}.{place}") for place, entry in enumerate(value)]
     return value
 
 
 def _check(
-    found: Callable[..., Any],
+    target: Callable[..., Any],
     arguments: Mapping[str, Any],
     key: str,
     place: str,
@@ -123,11 +123,11 @@ def _check(
 ) -> None:
     """Refuses arguments that are not there, are missing, or are of another kind."""
     try:
-        signature = inspect.signature(found)
+        signature = inspect.signature(target)
     except (TypeError, ValueError):
         return  # Some built-in callables have none.
     for name in arguments:
-        if not takes(found, name):
+        if not takes(target, name):
             near = did_you_mean(name, list(signature.parameters)[len(given) :])
             raise ConfigError(f"{key}: {place} has no argument {name!r}{near}")
     try:
@@ -138,7 +138,7 @@ def _check(
             f"{key}: {place}{_short(signature)} cannot be called with "
             f"{', '.join(arguments) or 'no arguments'}: {error}.{besides}"
         ) from None
-    check_kinds(found, arguments, place, key)
+    check_kinds(target, arguments, place, key)
 
 
 def _short(signature: inspect.Signature) -> str:

@@ -99,9 +99,9 @@ class OfFunction:
             ConfigError: Some cannot be converted.
         """
         data = {}
-        for name, one in opened.items():
+        for name, source in opened.items():
             with refusals(f"data.{name}"):
-                data[name] = stack.enter_context(converted(one, spark))
+                data[name] = stack.enter_context(converted(source, spark))
         return data
 
     def arguments(self, hyperparameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,15 +101,15 @@ class OfModel:
         from sparkdl_runner.training.fitting.preparation import selection
 
         columns, validation = columns_of(self._plan), self._plan.validation
-        for name, one in opened.items():
-            known = _columns(one)
+        for name, source in opened.items():
+            known = _columns(source)
             for column in [*columns, validation] if isinstance(validation, str) else columns:
                 if column not in known:
                     near = did_you_mean(column, known)
                     raise ConfigError(f"data.{name} has no column {column!r}{near}")
-            if _is_frame(one):
+            if _is_frame(source):
                 with refusals(f"data.{name}"):
-                    selection(one, self._plan)
+                    selection(source, self._plan)
 
     def converted(
         self, opened: Mapping[str, Any], spark: SparkSession | None, stack: ExitStack
@@ -127,9 +127,9 @@ class OfModel:
         from sparkdl_runner.training.fitting.preparation import trial
 
         data: dict[str, Any] = {}
-        for name, one in opened.items():
+        for name, source in opened.items():
             with refusals(f"data.{name}"):
-                data |= self._converted(name, one, stack)
+                data |= self._converted(name, source, stack)
         train_data, validation_data = data["train_data"], data.get("validation_data")
         with refusals("the training cannot begin"):
             num_proc = self._settings.num_proc

@@ -55,28 +55,28 @@ def put(written: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]
     Raises:
         ConfigError: There is no such place.
     """
-    found = dict(written)
+    merged = dict(written)
     for place, value in todays_keys(values, PlanSettings, "hyperparameters").items():
         first = place.partition(".")[0]
         if first not in PlanSettings.model_fields:
             near = did_you_mean(first, PlanSettings.model_fields)
             raise ConfigError(f"{place} is no setting of the training{near}")
-        found = _put_one(found, place, place, value)
-    return found
+        merged = _put_one(merged, place, place, value)
+    return merged
 
 
 def flat(written: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """Values by their places; what is named stands at its own place."""
-    found: dict[str, Any] = {}
+    by_place: dict[str, Any] = {}
     for name, value in written.items():
         place = before.rstrip(".") if name == CLASS else f"{before}{name}"
-        if isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
+        if isinstance(value, list) and any(isinstance(entry, Mapping) for entry in value):
             value = dict(zip(map(str, range(len(value))), value, strict=True))
         if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{place}.")
+            by_place |= flat(value, f"{place}.")
         else:
-            found[place] = value
-    return found
+            by_place[place] = value
+    return by_place
 
 
 def _put_one(written: Mapping[str, Any], path: str, place: str, value: Any) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _put_one(written: Mapping[str, Any], path: str, place: str, value: Any) -> d
 def _model(key: str, written: Any) -> Maker:
     if not isinstance(written, list):
         return maker(written, key)
-    layers = [maker(one, f"{key}.{place}") for place, one in enumerate(written)]
+    layers = [maker(layer, f"{key}.{place}") for place, layer in enumerate(written)]
     return Maker(sequential, {"layers": layers})
 
 
@@ -108,4 +108,4 @@ def _loss(key: str, written: Any) -> Any:
 def _by_name(key: str, written: Any, make: Any) -> Any:
     if is_named(written):
         return make(key, written)
-    return {name: _by_name(f"{key}.{name}", one, make) for name, one in written.items()}
+    return {name: _by_name(f"{key}.{name}", value, make) for name, value in written.items()}

@@ -21,7 +21,7 @@ from sparkdl_runner.training.loop.early_stopping import EarlyStopping
 
 def _each(value: Any) -> Any:
     if isinstance(value, list) and value:
-        return [check_form(one) for one in value]
+        return [check_form(entry) for entry in value]
     return check_form(value)
 
 
@@ -29,7 +29,7 @@ def _by_name(value: Any) -> Any:
     """Several by their names, and these again by label; or one."""
     if is_named(value) or not isinstance(value, Mapping) or not value:
         return check_form(value)
-    return {name: _by_name(one) for name, one in value.items()}
+    return {name: _by_name(entry) for name, entry in value.items()}
 
 
 class EarlyStoppingSettings(settings_like(EarlyStopping, without=["best", "best_epoch"])):  # type: ignore[misc]

@@ -145,8 +145,8 @@ class Search:
 
         counts = (TrialState.COMPLETE, TrialState.PRUNED)
         return sum(
-            one.state in counts or FAILURE_ATTRIBUTE in one.user_attrs
-            for one in self._study.get_trials(deepcopy=False)
+            trial.state in counts or FAILURE_ATTRIBUTE in trial.user_attrs
+            for trial in self._study.get_trials(deepcopy=False)
         )
 
     def _end_in_time(self) -> None:
@@ -177,8 +177,8 @@ class Search:
                 left = set(running)
                 while left:
                     ended, left = wait(left, WAKE_SECONDS, FIRST_COMPLETED)
-                    for one in ended:
-                        one.result()
+                    for future in ended:
+                        future.result()
             except BaseException:
                 self._stopping.set()
                 # A trial may submit its job only after the first call.
@@ -201,7 +201,7 @@ class Search:
         tags = {**self._tracking.tags, "mlflow.parentRunId": self._parent_id}
         run_name = f"{pairs(drawn)} ({name_of(trial)})"
         tracking = dataclasses.replace(self._tracking, run_name=run_name, tags=tags)
-        told = f"{name_of(trial)} with {drawn}"
+        label = f"{name_of(trial)} with {drawn}"
         pruning = Pruning(trial, search.metric)
         with self._lock:
             self._running.add(pruning)
@@ -210,14 +210,14 @@ class Search:
             value, run_id = self._training.run(
                 hyperparameters, tracking, [pruning], spare_seconds=SPARE_SECONDS
             )
-            found = self._metric(value, run_id)
-            failure = f"{search.metric} is nan" if math.isnan(found) else None
+            metric = self._metric(value, run_id)
+            failure = f"{search.metric} is nan" if math.isnan(metric) else None
         except RunCancelledError as error:
             if pruning.error is not None:
                 raise pruning.error from None
             if pruning.pruned_at is None and not self._stopping.is_set():
                 raise
-            print(f"{told} ended: {error}", flush=True)
+            print(f"{label} ended: {error}", flush=True)
             raise (
                 optuna.TrialPruned if pruning.pruned_at is not None else _TrialFailedError
             ) from None
@@ -232,11 +232,11 @@ class Search:
                 self._running.discard(pruning)
         if failure is not None:
             trial.set_user_attr(FAILURE_ATTRIBUTE, failure)
-            print(f"{told} failed: {failure}", flush=True)
+            print(f"{label} failed: {failure}", flush=True)
             raise _TrialFailedError
         trial.set_user_attr(RUN_ATTRIBUTE, run_id)
-        print(f"{told}: {search.metric} {found:.6g}", flush=True)
-        return found
+        print(f"{label}: {search.metric} {metric:.6g}", flush=True)
+        return metric
 
     def _metric(self, value: Any, run_id: str | None) -> float:
         """The trial's metric: returned by name, else logged, else the number that was returned.
@@ -247,13 +247,13 @@ class Search:
         import mlflow
 
         name = self._settings.tune.metric
-        if isinstance(value, Mapping) and (found := number_of(value.get(name))) is not None:
-            return found
+        if isinstance(value, Mapping) and (number := number_of(value.get(name))) is not None:
+            return number
         logged = mlflow.MlflowClient().get_run(run_id).data.metrics
         if name in logged:
             return float(logged[name])
-        if (found := number_of(value)) is not None:
-            return found
+        if (number := number_of(value)) is not None:
+            return number
         raise RunnerError(
             f"The training returned a value of type {type(value).__name__} without {name!r}, and "
             f"its run {run_id} has no such metric{did_you_mean(name, logged)} Return it from the "
@@ -273,8 +273,8 @@ class Search:
         # Tags: a later search of the study may find better ones, and parameters never change.
         mlflow.set_tags({f"best.{key}": value for key, value in best.params.items()})
         mlflow.set_tag("sparkdl_runner.best_run_id", run_id)
-        told = f"{name} {best.value:.6g} with {pairs(best.params)} ({name_of(best)})"
-        tell_best(mlflow.MlflowClient(), self._parent_id, told)
+        summary = f"{name} {best.value:.6g} with {pairs(best.params)} ({name_of(best)})"
+        tell_best(mlflow.MlflowClient(), self._parent_id, summary)
         log_plots(self._study)
         print(f"best: trial {best.number}, {name} {best.value:.6g}, {best.params}, run {run_id}")
         if mlflow_settings and mlflow_settings.registered_model_name is not None:

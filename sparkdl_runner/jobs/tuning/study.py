@@ -114,19 +114,19 @@ def _experiments() -> Iterator[None]:
 
 
 def _thing(written: Any, key: str, kind: type) -> Any:
-    found = named_things.thing(written, key)
-    if not isinstance(found, kind):
-        raise ConfigError(f"{key}: {written} makes a {type(found).__name__}; it takes a {kind}.")
-    return found
+    thing = named_things.thing(written, key)
+    if not isinstance(thing, kind):
+        raise ConfigError(f"{key}: {written} makes a {type(thing).__name__}; it takes a {kind}.")
+    return thing
 
 
 def _check_same(study: Any, search: SearchSettings) -> None:
     """Raises a ConfigError if the study that is there is about something else."""
-    found = {
+    stored = {
         "metric": study.user_attrs.get(METRIC_ATTRIBUTE, search.metric),
         "direction": study.direction.name.lower(),
     }
-    for name, value in found.items():
+    for name, value in stored.items():
         if value != getattr(search, name):
             raise ConfigError(
                 f"tune.{name} is {getattr(search, name)!r}, and the study {search.study_name!r} "

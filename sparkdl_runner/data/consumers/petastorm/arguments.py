@@ -39,14 +39,14 @@ def require_one_order(arguments: dict[str, Any], shuffling_queue_capacity: int) 
     Raises:
         ValueError: More threads or a queue were asked for.
     """
-    found = None
+    setting = None
     if (arguments.get("workers_count") or 1) > 1:
-        found = f"workers_count={arguments['workers_count']}"
+        setting = f"workers_count={arguments['workers_count']}"
     elif shuffling_queue_capacity:
-        found = f"shuffling_queue_capacity={shuffling_queue_capacity}"
-    if found is not None:
+        setting = f"shuffling_queue_capacity={shuffling_queue_capacity}"
+    if setting is not None:
         raise ValueError(
-            f"With shard_by, several ranks read the same shard, and with {found} petastorm gives "
+            f"With shard_by, several ranks read the same shard, and with {setting} petastorm gives "
             "each of them other batches. Leave that out, or use engine='arrow'."
         )
     arguments["workers_count"] = 1
@@ -56,8 +56,8 @@ def require_one_order(arguments: dict[str, Any], shuffling_queue_capacity: int) 
 def _require_own(folder: str) -> None:
     """Makes a cache's folder for this user alone; raises DatasetError if others may write there."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    found = os.stat(folder)
-    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+    state = os.stat(folder)
+    if state.st_uid != os.geteuid() or state.st_mode & 0o022:
         raise DatasetError(
             f"cache_location is {folder}, where other users may write, and petastorm's cache "
             "unpickles what it finds there: give it a folder of your own that has mode 0700."

@@ -80,11 +80,11 @@ def find_unischema(filesystem: fs.FileSystem, directory: str) -> Unischema | Non
     if filesystem.get_file_info(path).type != fs.FileType.File:
         return None
     with open_input(filesystem, path) as stream:
-        found = pq.read_schema(stream).metadata or {}
-    if UNISCHEMA_KEY not in found:
+        metadata = pq.read_schema(stream).metadata or {}
+    if UNISCHEMA_KEY not in metadata:
         return None
     try:
-        return Unischema(fields=read_unischema(found[UNISCHEMA_KEY]))
+        return Unischema(fields=read_unischema(metadata[UNISCHEMA_KEY]))
     except ForeignFileError as error:
         return Unischema(fields={}, problem=str(error))
 

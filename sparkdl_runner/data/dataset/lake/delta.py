@@ -182,12 +182,12 @@ def _read(table: Any, shown: str, filesystem: fs.FileSystem, directory: str) -> 
 def _bounds(action: Mapping[str, Any], columns: Iterable[TableColumn]) -> Mapping[str, Any]:
     """The lowest and highest values that the log has of a file."""
     low, high = action.get("min") or {}, action.get("max") or {}
-    found = {
+    pairs = {
         column.name: (low.get(column.name), high.get(column.name))
         for column in columns
         if has_sure_bounds(column.type) and column.file_names == (column.name,)
     }
-    return {name: pair for name, pair in found.items() if None not in pair}
+    return {name: pair for name, pair in pairs.items() if None not in pair}
 
 
 def _columns(table: Any) -> tuple[TableColumn, ...]:
@@ -196,10 +196,10 @@ def _columns(table: Any) -> tuple[TableColumn, ...]:
     types = pa.schema(table.schema().to_arrow())
     mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     result = []
-    for one in fields:
-        metadata: Mapping[str, Any] = one.get("metadata") or {}
+    for field in fields:
+        metadata: Mapping[str, Any] = field.get("metadata") or {}
         number = metadata.get("delta.columnMapping.id") if mode == "id" else None
-        name = one["name"]
+        name = field["name"]
         physical = metadata.get("delta.columnMapping.physicalName", name)
         result.append(
             TableColumn(
@@ -213,12 +213,14 @@ def _columns(table: Any) -> tuple[TableColumn, ...]:
 
 
 def _options(options: StorageOptions | None, place: str) -> dict[str, str] | None:
-    found = {_OBJECT_STORE.get(name, name): str(value) for name, value in (options or {}).items()}
-    endpoint = found.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT_URL_S3")
+    settings = {
+        _OBJECT_STORE.get(name, name): str(value) for name, value in (options or {}).items()
+    }
+    endpoint = settings.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT_URL_S3")
     endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint and place.startswith("s3"):
         if "://" not in endpoint:
             endpoint = f"{(options or {}).get('scheme', 'https')}://{endpoint}"
-        found["AWS_ENDPOINT_URL"] = endpoint
-        found.setdefault("AWS_ALLOW_HTTP", str(endpoint.startswith("http://")).lower())
-    return found or None
+        settings["AWS_ENDPOINT_URL"] = endpoint
+        settings.setdefault("AWS_ALLOW_HTTP", str(endpoint.startswith("http://")).lower())
+    return settings or None

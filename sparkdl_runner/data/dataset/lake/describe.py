@@ -84,7 +84,7 @@ def describe_snapshot(
             "without their deleted rows, or convert a DataFrame of these rows."
         )
     projections = list({repr(file.projection): file.projection for file in files}.values())
-    numbers = {repr(one): number for number, one in enumerate(projections)}
+    numbers = {repr(projection): number for number, projection in enumerate(projections)}
     sizes = DecodedSizes(filesystem, directory, [_sized(file) for file in files], _THREADS)
     infos, fields = zip(*(_describe(column, files, sizes) for column in chosen), strict=True)
     return Manifest(
@@ -94,7 +94,7 @@ def describe_snapshot(
             index_in_file=np.array([group.index for _, group in groups], dtype=np.int32),
             rows=np.array([group.live_rows for _, group in groups], dtype=np.int64),
             size_bytes=np.array(
-                [sum(group.column_bytes[one.name] for one in chosen) for _, group in groups],
+                [sum(group.column_bytes[column.name] for column in chosen) for _, group in groups],
                 dtype=np.int64,
             ),
         ),
@@ -151,38 +151,38 @@ def _describe(
     column: TableColumn, files: Sequence[LiveFile], sizes: DecodedSizes
 ) -> tuple[ColumnInfo, pa.Field]:
     name = column.name
-    found = _type_of(column, [file.types[name] for file in files if name in file.types])
+    dtype = _type_of(column, [file.types[name] for file in files if name in file.types])
     nulls = sum(group.nulls[name] for file in files for group in file.groups)
     seen = Observation()
     for file in files:
         if name in file.seen:
             seen.merge(file.seen[name])
-    depth = depth_of(found)
+    depth = depth_of(dtype)
     groups = [group for file in files for group in file.groups]
     singles = [group.single[name] for group in groups if name in group.single]
     several = sum(group.live_rows > 1 for group in groups)
     lengths = seen.lengths(depth) if depth else ()
-    decoded = sizes.of(pa.field(name, found), lengths, {}, {})
+    decoded = sizes.of(pa.field(name, dtype), lengths, {}, {})
     total = decoded.get("decoded_bytes")
     if total:  # That is of all rows, and some may not count.
         live, rows = sum(group.live_rows for group in groups), sum(group.rows for group in groups)
         decoded["decoded_bytes"] = -(-total * live // rows)
     info = ColumnInfo(
         name=name,
-        type=str(found),
+        type=str(dtype),
         null_count=nulls + seen.null_count,
         list_lengths=lengths,
         size_bytes=sum(group.column_bytes[name] for group in groups),
-        hint=hint_of(found),
+        hint=hint_of(dtype),
         is_clustered=2 * len(singles) > several and len(set(singles)) > 1,
         **decoded,
     )
-    return info, pa.field(name, found)
+    return info, pa.field(name, dtype)
 
 
-def _type_of(column: TableColumn, found: Sequence[pa.DataType]) -> pa.DataType:
+def _type_of(column: TableColumn, types: Sequence[pa.DataType]) -> pa.DataType:
     """The type to read a column as: as the files have it, where they agree with the table."""
-    distinct = list(dict.fromkeys(found))
+    distinct = list(dict.fromkeys(types))
     if len(distinct) == 1 and is_same_kind(distinct[0], column.type):
         return distinct[0]
     return column.type

@@ -103,15 +103,15 @@ def newest_metadata(filesystem: fs.FileSystem, directory: str, shown: str) -> st
         DatasetError: Only the table's catalog could say which it is.
     """
     entries = filesystem.get_file_info(fs.FileSelector(f"{directory}{METADATA}".rstrip("/")))
-    found: dict[int, list[str]] = {}
+    numbered: dict[int, list[str]] = {}
     unnumbered: list[str] = []
     for entry in entries:
         match = _NUMBERED.fullmatch(entry.base_name)
         if match is not None:
-            found.setdefault(int(match[1]), []).append(entry.base_name)
+            numbered.setdefault(int(match[1]), []).append(entry.base_name)
         elif METADATA_ENDING in entry.base_name:
             unnumbered.append(entry.base_name)  # It may be newer than all that have a number.
-    names: list[str] = [*(found[max(found)] if found else []), *unnumbered]
+    names: list[str] = [*(numbered[max(numbered)] if numbered else []), *unnumbered]
     if len(names) != 1 or unnumbered:
         several = " and ".join(sorted(names)) or "no metadata file"
         raise DatasetError(
@@ -129,14 +129,16 @@ def _read(table: Any, url: str, snapshot_id: int | None) -> Snapshot:
     if known is None and snapshot_id is not None:
         raise DatasetError(
             f"The Iceberg table {shown} has no snapshot {snapshot_id}; it has "
-            f"{', '.join(str(one.snapshot_id) for one in table.snapshots()) or 'none'}."
+            f"{', '.join(str(snapshot.snapshot_id) for snapshot in table.snapshots()) or 'none'}."
         )
     which = "no snapshot yet" if known is None else f"snapshot {known.snapshot_id}"
     title = f"{which} of the Iceberg table {shown}"
     scan = table.scan(snapshot_id=snapshot_id)
     schema = table.schema() if known is None else scan.projection()
     mapping = table.name_mapping()
-    mapped = {} if mapping is None else {one.field_id: tuple(one.names) for one in mapping.root}
+    mapped = (
+        {} if mapping is None else {field.field_id: tuple(field.names) for field in mapping.root}
+    )
     columns = tuple(
         TableColumn(
             name=column.name,
@@ -157,7 +159,7 @@ def _read(table: Any, url: str, snapshot_id: int | None) -> Snapshot:
             )
         # A table that was moved as a whole still lists where it was.
         root = table.location() if bare(path).startswith(f"{bare(table.location())}/") else url
-        for listed in (path, *(one.file_path for one in task.delete_files)):
+        for listed in (path, *(delete.file_path for delete in task.delete_files)):
             path_in_table(listed, root, is_encoded=False)
         files.append(
             TableFile(
@@ -227,7 +229,7 @@ def _bounds(file: Any, columns: Iterable[TableColumn]) -> Mapping[str, Any]:
                 for side in (low, high)
             ]
             wide = pa.int32() if pa.types.is_date32(column.type) else column.type
-            result[column.name] = tuple(one.cast(wide).cast(column.type).as_py() for one in pair)
+            result[column.name] = tuple(side.cast(wide).cast(column.type).as_py() for side in pair)
     return result
 
 
@@ -240,12 +242,12 @@ class _Deletes:
 
     def of(self, path: str, files: Iterable[Any]) -> npt.NDArray[np.int64] | None:
         """The deleted rows of a data file, sorted; None for none."""
-        found = []
+        deleted = []
         for file in files:
             if file.file_path not in self._read:
                 self._read[file.file_path] = self._positions(file)
-            found.append(self._read[file.file_path].get(path))
-        there = [one for one in found if one is not None and len(one)]
+            deleted.append(self._read[file.file_path].get(path))
+        there = [rows for rows in deleted if rows is not None and len(rows)]
         return np.unique(np.concatenate(there)) if there else None
 
     def _positions(self, file: Any) -> Mapping[str, npt.NDArray[np.int64]]:
@@ -257,7 +259,9 @@ class _Deletes:
             content = stream.read()
         if file.file_format == FileFormat.PUFFIN:
             vectors = deletion_vectors_from_puffin_file(PuffinFile(content))
-            return {one.referenced_data_file: one.to_vector().to_numpy() for one in vectors}
+            return {
+                vector.referenced_data_file: vector.to_vector().to_numpy() for vector in vectors
+            }
         if file.file_format != FileFormat.PARQUET:
             raise ValueError(f"it deletes rows by {file.file_path}, which is no Parquet file")
         table = pq.read_table(pa.BufferReader(content), columns=["file_path", "pos"])
@@ -271,11 +275,11 @@ class _Deletes:
 def _options(options: StorageOptions | None) -> dict[str, str]:
     import os
 
-    found = {_FILE_IO.get(name, name): str(value) for name, value in (options or {}).items()}
+    settings = {_FILE_IO.get(name, name): str(value) for name, value in (options or {}).items()}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint:
-        found.setdefault("s3.endpoint", endpoint)
-    endpoint = found.get("s3.endpoint")
+        settings.setdefault("s3.endpoint", endpoint)
+    endpoint = settings.get("s3.endpoint")
     if endpoint and "://" not in endpoint:
-        found["s3.endpoint"] = f"{(options or {}).get('scheme', 'https')}://{endpoint}"
-    return found
+        settings["s3.endpoint"] = f"{(options or {}).get('scheme', 'https')}://{endpoint}"
+    return settings

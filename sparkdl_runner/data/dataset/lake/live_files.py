@@ -108,7 +108,7 @@ def read_live_file(
     info, footer, tail = open_footer(filesystem, directory, file.path)
     arrow = footer.schema_arrow.remove_metadata()
     filtered = () if row_filter is None else row_filter.schema.names
-    used = [one for one in columns if one in chosen or one.name in filtered]
+    used = [column for column in columns if column in chosen or column.name in filtered]
     projection = _project(footer.schema_arrow, file, used)
     types = {name: stored_type(arrow.field(there).type) for name, there in projection.names.items()}
     left_out = {
@@ -263,14 +263,14 @@ def _decoded_bytes(
     decoded: Mapping[str, int | None],
 ) -> dict[str, int | None]:
     """By column of the table: of those in the file, and of those that are one value in all rows."""
-    found: dict[str, int | None] = {}
+    sizes: dict[str, int | None] = {}
     for column in chosen:
         there = projection.names.get(column.name)
         if there is not None and there in decoded:
-            found[column.name] = decoded[there]
+            sizes[column.name] = decoded[there]
         elif there is None and is_variable(column.type):
-            found[column.name] = rows * _length(projection.constants[column.name])
-    return found
+            sizes[column.name] = rows * _length(projection.constants[column.name])
+    return sizes
 
 
 def _length(value: Any) -> int:

@@ -32,16 +32,16 @@ def is_same_kind(found: pa.DataType, wanted: pa.DataType) -> bool:
     return found.equals(wanted) or _text_or_time(found) == _text_or_time(wanted) is not None
 
 
-def _text_or_time(one: pa.DataType) -> str | None:
+def _text_or_time(dtype: pa.DataType) -> str | None:
     types = pa.types
-    if types.is_dictionary(one):
-        one = one.value_type
-    if types.is_string(one) or types.is_large_string(one):
+    if types.is_dictionary(dtype):
+        dtype = dtype.value_type
+    if types.is_string(dtype) or types.is_large_string(dtype):
         return "text"
-    if types.is_binary(one) or types.is_large_binary(one):
+    if types.is_binary(dtype) or types.is_large_binary(dtype):
         return "binary"
-    if types.is_timestamp(one):
-        return "timestamp" if one.tz is None else "timestamp in UTC"
+    if types.is_timestamp(dtype):
+        return "timestamp" if dtype.tz is None else "timestamp in UTC"
     return None
 
 

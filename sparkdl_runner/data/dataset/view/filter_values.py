@@ -73,17 +73,21 @@ def floor_as(value: Any, wanted: pa.DataType) -> tuple[Any, bool]:
         return pa.scalar(float(_number(value, Decimal)), wanted).as_py(), True
     if types.is_decimal(wanted):
         most = 10**wanted.precision - 1
-        number = _number(value, lambda one: Decimal(repr(one))).scaleb(wanted.scale, _DIGITS)
-        return _floor(number, -most, most, lambda one: Decimal(one).scaleb(-wanted.scale, _DIGITS))
+        number = _number(value, lambda unscaled: Decimal(repr(unscaled))).scaleb(
+            wanted.scale, _DIGITS
+        )
+        return _floor(
+            number, -most, most, lambda whole: Decimal(whole).scaleb(-wanted.scale, _DIGITS)
+        )
     if types.is_date(wanted):
         return _day(value)
     if types.is_timestamp(wanted):
         return _ticks(_instant(value), wanted, getattr(value, "nanosecond", 0))
     if types.is_time(wanted):
-        found = time.fromisoformat(value) if isinstance(value, str) else value
-        if not isinstance(found, time):
+        moment = time.fromisoformat(value) if isinstance(value, str) else value
+        if not isinstance(moment, time):
             raise TypeError("it is a time of the day")
-        since = datetime.combine(_EPOCH.date(), found) - datetime.combine(_EPOCH.date(), time())
+        since = datetime.combine(_EPOCH.date(), moment) - datetime.combine(_EPOCH.date(), time())
         return _ticks(since, wanted)
     if types.is_duration(wanted):
         if not isinstance(value, timedelta):
@@ -143,4 +147,4 @@ def _ticks(since: timedelta, wanted: pa.DataType, nanoseconds: int = 0) -> tuple
     ticks = microseconds * _PER_MICROSECOND[wanted.unit]
     storage = pa.int32() if wanted.bit_width == 32 else pa.int64()
     most = 2 ** (wanted.bit_width - 1) - 1
-    return _floor(ticks, -most, most, lambda one: pa.scalar(one, storage).cast(wanted).as_py())
+    return _floor(ticks, -most, most, lambda whole: pa.scalar(whole, storage).cast(wanted).as_py())

@@ -57,9 +57,9 @@ class RowFilter:
         """
         if not isinstance(filters, (list, tuple)) or not filters:
             raise TypeError(f"filters is {filters!r}; expected {_EXPECTED}.")
-        nested = all(isinstance(one, Sequence) and not _is_filter(one) for one in filters)
+        nested = all(isinstance(entry, Sequence) and not _is_filter(entry) for entry in filters)
         checked = [
-            [_checked(one, schema) for one in clause]
+            [_checked(entry, schema) for entry in clause]
             for clause in (filters if nested else [filters])
         ]
         if not all(checked):
@@ -78,41 +78,44 @@ class RowFilter:
         Args:
             bounds: By column; a column may be missing.
         """
-        found = [self._clause(clause, bounds) for clause in self.clauses]
-        if True in found:
+        decisions = [self._clause(clause, bounds) for clause in self.clauses]
+        if True in decisions:
             return True
-        return None if None in found else False
+        return None if None in decisions else False
 
     @staticmethod
     def _clause(clause: Sequence[Filter], bounds: Mapping[str, Bounds]) -> bool | None:
-        found = [_decide(one, bounds.get(one[0])) for one in clause]
-        if False in found:
+        decisions = [_decide(condition, bounds.get(condition[0])) for condition in clause]
+        if False in decisions:
             return False
-        return None if None in found else True
+        return None if None in decisions else True
 
     def keep(self, batch: pa.RecordBatch) -> BoolArray:
         """Bool ``[rows]``, which rows count; the batch has the columns of ``schema``."""
         clauses = [
-            reduce(pc.and_kleene, [_fulfilled(one, batch.column(one[0])) for one in clause])
+            reduce(
+                pc.and_kleene,
+                [_fulfilled(condition, batch.column(condition[0])) for condition in clause],
+            )
             for clause in self.clauses
         ]
         kept = pc.fill_null(reduce(pc.or_kleene, clauses), False).cast(pa.uint8())
         # Array.to_numpy would import pandas.
-        found = np.frombuffer(kept.buffers()[1], np.uint8, len(kept), kept.offset)
-        return found.astype(np.bool_)
+        flags = np.frombuffer(kept.buffers()[1], np.uint8, len(kept), kept.offset)
+        return flags.astype(np.bool_)
 
     def __str__(self) -> str:
         return self.text
 
 
-def _fulfilled(one: Filter, array: pa.Array) -> pa.Array:
+def _fulfilled(condition: Filter, array: pa.Array) -> pa.Array:
     """Whether each row fulfils a filter; null where it compares with null."""
-    _, operator, value = one
+    _, operator, value = condition
     if operator == "valid":
         return array.is_valid()
     if operator in _SETS:
-        found = pc.is_in(array, value_set=pa.array(value, array.type))
-        return found if operator == "in" else pc.invert(found)
+        is_member = pc.is_in(array, value_set=pa.array(value, array.type))
+        return is_member if operator == "in" else pc.invert(is_member)
     # With a value of another type, Arrow would compare both as a third.
     return _COMPUTE[operator](array, pa.scalar(value, array.type))
 
@@ -123,15 +126,15 @@ _EXPECTED = (
 )
 
 
-def _is_filter(one: Any) -> bool:
-    return isinstance(one, Sequence) and len(one) == 3 and isinstance(one[1], str)
+def _is_filter(entry: Any) -> bool:
+    return isinstance(entry, Sequence) and len(entry) == 3 and isinstance(entry[1], str)
 
 
-def _checked(one: Any, schema: pa.Schema) -> tuple[Filter, Filter]:
+def _checked(entry: Any, schema: pa.Schema) -> tuple[Filter, Filter]:
     """A filter with a value of its column's type, and as it was given."""
-    if not _is_filter(one) or not isinstance(one[0], str):
-        raise TypeError(f"filters holds {one!r}; expected {_EXPECTED}.")
-    name, operator, value = one
+    if not _is_filter(entry) or not isinstance(entry[0], str):
+        raise TypeError(f"filters holds {entry!r}; expected {_EXPECTED}.")
+    name, operator, value = entry
     if name not in schema.names:
         near = difflib.get_close_matches(name, schema.names, n=1)
         hint = f" did you mean {near[0]!r}?" if near else f" it has: {', '.join(schema.names)}."
@@ -155,17 +158,19 @@ def _checked(one: Any, schema: pa.Schema) -> tuple[Filter, Filter]:
     nothing = pa.array([], wanted)
     if operator not in _SETS:
         value = _given(value, name)
-        exact = tried(lambda one: comparison(operator, one, wanted), value)
+        exact = tried(lambda single: comparison(operator, single, wanted), value)
         tried(lambda _: _fulfilled((name, *exact), nothing), value)
         return (name, *exact), (name, operator, _shown(value, exact[1], operator == exact[0]))
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
         raise ValueError(f"filters: {operator!r} takes a list of values, not {value!r}.")
-    given = [_given(one, name) for one in value]
-    floors = [tried(lambda one: floor_as(one, wanted), one) for one in given]
-    there = [(one, floor) for one, (floor, is_there) in zip(given, floors, strict=True) if is_there]
+    given = [_given(member, name) for member in value]
+    floors = [tried(lambda member: floor_as(member, wanted), member) for member in given]
+    there = [
+        (member, floor) for member, (floor, is_there) in zip(given, floors, strict=True) if is_there
+    ]
     values = _listed({floor for _, floor in there}, wanted)
     tried(lambda _: _fulfilled((name, operator, values), nothing), value)
-    shown = _listed({_shown(one, floor, True) for one, floor in there}, wanted)
+    shown = _listed({_shown(member, floor, True) for member, floor in there}, wanted)
     return (name, operator, values), (name, operator, shown)
 
 
@@ -183,7 +188,7 @@ def _shown(given: Any, exact: Any, is_exact: bool) -> Any:
 def _listed(values: Collection[Any], wanted: pa.DataType) -> list[Any]:
     if 0 in values and pa.types.is_floating(wanted):
         # Arrow tells 0.0 from -0.0 in a list, and nowhere else.
-        return [*(one or 0.0 for one in sorted(values)), -0.0]
+        return [*(number or 0.0 for number in sorted(values)), -0.0]
     return sorted(values)
 
 
@@ -191,11 +196,11 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def _decide(one: Filter, bounds: Bounds | None) -> bool | None:
+def _decide(condition: Filter, bounds: Bounds | None) -> bool | None:
     """Whether all rows fulfil a filter, or none does; None if that is not known."""
     if bounds is None or bounds.rows == 0:
         return None
-    _, operator, value = one
+    _, operator, value = condition
     if bounds.nulls == bounds.rows:
         return operator == "not in"  # As in pyarrow, to which a null is in no list.
     if operator == "valid":
@@ -215,7 +220,7 @@ def _compare(operator: str, value: Any, bounds: Bounds) -> tuple[bool, bool]:
     """Whether no value, and whether every value, fulfils a filter, nulls left aside."""
     low, high, exact = bounds.low, bounds.high, bounds.exact
     values = value if operator in _SETS else [value]
-    outside = all(one < low or one > high for one in values)
+    outside = all(member < low or member > high for member in values)
     single = exact and low == high and low in values
     if operator in ("=", "==", "in"):
         return outside, single

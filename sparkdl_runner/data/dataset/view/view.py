@@ -28,8 +28,10 @@ class Projection:
     def without(self, left_out: Collection[str]) -> Projection:
         """The same without some columns of the table."""
         return Projection(
-            names={name: one for name, one in self.names.items() if name not in left_out},
-            constants={name: one for name, one in self.constants.items() if name not in left_out},
+            names={name: stored for name, stored in self.names.items() if name not in left_out},
+            constants={
+                name: constant for name, constant in self.constants.items() if name not in left_out
+            },
         )
 
     def batches(
@@ -154,8 +156,8 @@ class View:
         parts = [
             self.filters,
             [
-                [dict(one.names), sorted(map(str, one.constants.items()))]
-                for one in self.projections
+                [dict(projection.names), sorted(map(str, projection.constants.items()))]
+                for projection in self.projections
             ],
             self.projection_of.tolist(),
             sorted((group, packed.hex()) for group, packed in self.live.bits.items()),
