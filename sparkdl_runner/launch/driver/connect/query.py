@@ -20,7 +20,9 @@ T = TypeVar("T")
 LOOK_SECONDS = 2.0
 # So many looks in a row must find no server.
 LOOKS = 3
-SAY_SECONDS = 30.0
+# A stage that has just begun has no tasks either: said at this look, then every half minute.
+SAY_LOOKS = 3
+SAY_AGAIN_LOOKS = 15
 
 
 class ServerQuery(SparkAction[T]):
@@ -93,9 +95,8 @@ class ServerQuery(SparkAction[T]):
             self._has_tasks |= inflight_tasks > 0
 
     def _look(self) -> None:
-        missed, began, said_at = 0, time.monotonic(), -SAY_SECONDS
+        missed, waited, began = 0, 0, time.monotonic()
         while not self._closed.wait(LOOK_SECONDS):
-            now = time.monotonic()
             missed = 0 if answers(self._session) else missed + 1
             if missed == LOOKS:
                 self.server_is_lost = True
@@ -104,12 +105,12 @@ class ServerQuery(SparkAction[T]):
             if self._has_begun():
                 continue
             if self._has_stage:
-                if not self._has_tasks and now > said_at + SAY_SECONDS:
-                    said_at = now
+                waited += not self._has_tasks
+                if not self._has_tasks and waited % SAY_AGAIN_LOOKS == SAY_LOOKS:
                     several = f"{self._slots} slots are free at once"
                     free = several if self._slots > 1 else "a slot is free"
                     tell(f"waiting until {free}. Other queries of this server use them.")
-            elif self._tells_progress and now > began + self._start_seconds:
+            elif self._tells_progress and time.monotonic() > began + self._start_seconds:
                 self.give_up(
                     LaunchError(
                         f"{self._slots} ranks need {self._slots} task slots at once, and in "
