@@ -103,10 +103,24 @@ def in_this_session(call: Callable[[], _T]) -> Callable[[], _T]:
     session = SparkSession.getActiveSession()
 
     def made() -> _T:
-        SparkSession._active_session.session = session
-        return call()
+        with as_active(session):
+            return call()
 
     return made
+
+
+@contextmanager
+def as_active(session: Any) -> Iterator[None]:
+    """Makes a session this thread's for a while; threads of a pool have none of their own."""
+    from pyspark.sql.connect.session import SparkSession
+
+    active = SparkSession._active_session
+    before = getattr(active, "session", None)
+    active.session = session
+    try:
+        yield
+    finally:
+        active.session = before
 
 
 def setting(session: Any, name: str) -> str | None:
