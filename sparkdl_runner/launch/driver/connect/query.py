@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.errors import LaunchError, RunnerError
-from sparkdl_runner.launch.driver.connect.session import answers, no_answer
+from sparkdl_runner.launch.driver.connect.session import answers, no_answer, setting
 from sparkdl_runner.launch.driver.spark.job import SparkAction
 
 T = TypeVar("T")
@@ -23,6 +23,7 @@ LOOKS = 3
 # A stage that has just begun has no tasks either: said at this look, then every half minute.
 SAY_LOOKS = 3
 SAY_AGAIN_LOOKS = 15
+_REPORT_INTERVAL = "spark.connect.progress.reportInterval"
 
 
 class ServerQuery(SparkAction[T]):
@@ -55,15 +56,17 @@ class ServerQuery(SparkAction[T]):
         self._tag = f"sparkdl-runner-{uuid.uuid4().hex}"
         self._has_begun = has_begun
         self._has_stage = self._has_tasks = False
-        self._tells_progress = hasattr(session, "registerProgressHandler")  # Not Spark 3.5's.
+        self._tells_progress = False
         self._closed = threading.Event()
         self.server_is_lost = False
         """Whether it was given up since its server is gone."""
 
         def tagged() -> T:
-            self._session.addTag(self._tag)
-            if self._tells_progress:
-                self._session.registerProgressHandler(self._on_progress)
+            session.addTag(self._tag)
+            if hasattr(session, "registerProgressHandler"):  # Not Spark 3.5's.
+                session.registerProgressHandler(self._on_progress)
+                # Where it is set, reports may be rare, or off.
+                self._tells_progress = setting(session, _REPORT_INTERVAL) is None
             return action()
 
         super().__init__(tagged, thread=threading.Thread)
