@@ -24,7 +24,7 @@ from sparkdl_runner.base.version import __version__
 from sparkdl_runner.estimator.horovod_names import refuse_other_names, refuses_other_names
 from sparkdl_runner.estimator.model import TorchModel
 from sparkdl_runner.estimator.params import TorchEstimatorParams
-from sparkdl_runner.estimator.prediction.frame import require_frame
+from sparkdl_runner.estimator.prediction.frame import in_session_of, require_frame
 from sparkdl_runner.estimator.prediction.logged_model import log_fitted
 from sparkdl_runner.estimator.saved_values import decode, encode
 from sparkdl_runner.estimator.search_names import SearchNames
@@ -203,7 +203,7 @@ class TorchEstimator(
         return model
 
     def _fit_on(self, dataset: DataFrame, conversions: Conversions) -> TorchModel:
-        with conversions:
+        with conversions, in_session_of(dataset):
             require_frame(dataset, "fit")
             plan = self._plan()
             check_settings(

@@ -20,6 +20,7 @@ from pyspark.ml.util import (
     MLWritable,
 )
 
+from sparkdl_runner.base.sent_file import key_of
 from sparkdl_runner.base.version import __version__
 from sparkdl_runner.data.dataset.place import application_id
 from sparkdl_runner.estimator.prediction.frame import (
@@ -37,7 +38,7 @@ from sparkdl_runner.tensors.inputs import FeatureCols, Inputs
 from sparkdl_runner.tensors.outputs import PREDICTION, Output, Task
 from sparkdl_runner.tensors.predictor import Description
 from sparkdl_runner.tensors.saved import Network
-from sparkdl_runner.tensors.spark_worker import PackedNetwork, Prediction, field, key_of
+from sparkdl_runner.tensors.spark_worker import PackedNetwork, Prediction, field
 from sparkdl_runner.training.fitting.network_columns import network_columns
 
 if TYPE_CHECKING:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import functools
 import gc
-import hashlib
 import os
 import pickle
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +28,7 @@ class PackedNetwork:
     """A network on its way to Python workers, each of which unpacks it once.
 
     Args:
-        key: See ``key_of``.
+        key: By which workers recognise it: see ``base.sent_file.key_of``.
         content: Its ``value`` is the network, in a worker: a broadcast, or a ``SentFile``. Either
             reaches each host once, and not with each task.
         is_graph: Whether that is a file of ``torch.export``.
@@ -58,39 +55,6 @@ class PackedNetwork:
         return _loaded[place]
 
 
-@dataclass(frozen=True)
-class SentFile:
-    """A network that a Spark Connect session has sent to its workers as a file.
-
-    The key comes with the plan itself: no other session's file is taken for this one.
-    """
-
-    key: str
-    """See ``key_of``."""
-
-    @property
-    def name(self) -> str:
-        """The file's name."""
-        return f"sparkdl_runner-{self.key}"
-
-    @property
-    def value(self) -> bytes:
-        """The network.
-
-        Raises:
-            RuntimeError: The file holds something else.
-        """
-        from pyspark import SparkFiles
-
-        content = Path(SparkFiles.get(self.name)).read_bytes()
-        if key_of(content) != self.key:
-            raise RuntimeError(
-                f"The file {self.name} of this Spark session is not the network that was sent: "
-                "another program has changed it. Transform in a new session."
-            )
-        return content
-
-
 def _unpickled(content: bytes) -> Any:
     try:
         return pickle.loads(content)  # noqa: S301 - it came with Spark's own task
@@ -102,11 +66,6 @@ def _unpickled(content: bytes) -> Any:
             "Spark Connect with addArtifacts(…, pyfile=True)), or define the network in the "
             "notebook."
         ) from error
-
-
-def key_of(content: bytes) -> str:
-    """The key by which Python workers recognise a network."""
-    return hashlib.sha256(content).hexdigest()
 
 
 def device_of(task: Any) -> str:

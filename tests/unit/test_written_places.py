@@ -25,7 +25,7 @@ IN_PRIVATE_FOLDERS = (
     *("launch/agent/rank_folder.py", "launch/agent/rank_log.py", "data/dataset/lake/delta.py"),
     *("data/remote/cache_folder.py", "data/remote/disk_cache.py", "tensors/saved.py"),
     *("estimator/prediction/mlflow_model.py", "launch/script/folder.py"),
-    *("estimator/prediction/sent_network.py", "estimator/spark_folder.py"),
+    *("launch/driver/connect/sent_file.py", "estimator/spark_folder.py"),
     *("tracking/models/network_flavor.py", "tracking/rank/outside_ranks.py"),
     *("tracking/report/page.py", "tracking/report/run_folder.py"),
     *("tracking/run/left_run.py", "tracking/run/spool.py"),
@@ -35,7 +35,7 @@ NAMES_THAT_NOBODY_KNOWS = (
     *("launch/agent/large_value.py", "launch/agent/worker_process.py", "launch/worker/lifeline.py"),
     *("data/convert/shared_folder.py", "doctor/scripts/folder.py", "jobs/spark/storage.py"),
     "tracking/local_store.py",
-    *("launch/driver/connect/package.py", "launch/driver/connect/relay.py"),
+    "launch/driver/connect/relay.py",
 )
 """Or a file that must be new, which is not made through a link (``O_EXCL``)."""
 OTHERS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,16 @@ def require_frame(frame: Any, verb: str) -> None:
             f"{type(frame).__qualname__}. Of what is in this process's memory, "
             "spark.createDataFrame(…) makes one."
         )
+
+
+def in_session_of(frame: Any) -> AbstractContextManager[None]:
+    """Has ranks run in a Spark Connect DataFrame's session: a search's threads have none."""
+    session = getattr(frame, "sparkSession", None)
+    if session is None or getattr(session, "_sc", None) is not None:
+        return nullcontext()  # A classic one, of which a process has only one.
+    from sparkdl_runner.launch.driver.connect.session import as_active
+
+    return as_active(session)
 
 
 def with_float_type(columns: Sequence[Column], network: Any) -> tuple[Column, ...]:

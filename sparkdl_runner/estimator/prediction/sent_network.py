@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
-from pathlib import Path
 from typing import Any
 
+from sparkdl_runner.base.sent_file import SentFile, key_of
 from sparkdl_runner.launch.backends import get_backend
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.stop_request import StopRequest
-from sparkdl_runner.tensors.spark_worker import PackedNetwork, SentFile, key_of
+from sparkdl_runner.tensors.spark_worker import PackedNetwork
 
 # A CrossValidator transforms in threads: the first one asks the executors, and the others know.
 _lock = threading.Lock()
@@ -33,17 +32,9 @@ def sent_network(session: Any, content: bytes, *, is_graph: bool) -> PackedNetwo
 
 
 def _sent_file(session: Any, content: bytes) -> SentFile:
-    """A file of the session, to which plans refer by its name.
-
-    In a plan, 20 MB cost each call four seconds, and 60 MB end a server of default size.
-    """
     from sparkdl_runner.launch.driver.connect.probe import known
+    from sparkdl_runner.launch.driver.connect.sent_file import send_file
 
     with _lock:
         known(session, RunConfig(), get_backend("torch").imports, StopRequest())
-    sent = SentFile(key_of(content))
-    with tempfile.TemporaryDirectory(prefix="sparkdl_runner-network-") as temporary:
-        file = Path(temporary, sent.name)
-        file.write_bytes(content)
-        session.addArtifacts(str(file), file=True)
-    return sent
+    return send_file(session, content)

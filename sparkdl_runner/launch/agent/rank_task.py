@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sparkdl_runner.base.sent_file import SentFile
 from sparkdl_runner.base.version import __version__
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.agent.awaited_assignment import AwaitedAssignment
@@ -50,7 +51,7 @@ class RankTask:
     """The arguments of an agent, which Spark carries: one attempt of one run."""
 
     attempt: AttemptSpec
-    large_function: Broadcast[bytes] | None = None
+    large_function: Broadcast[bytes] | SentFile | None = None
     """The function, if it is too large to travel within the attempt."""
     channel: ChannelAddress
     single_host: bool
@@ -156,7 +157,7 @@ class RankTask:
             return self.attempt
         attempt = replace(self.attempt, function=self.large_function.value)
         with suppress(AttributeError):  # Spark's process lives on, and would keep it.
-            del self.large_function._value
+            del self.large_function._value  # type: ignore[union-attr]
         return attempt
 
     def _connected(self, me: Peer, worker: WorkerProcess, awaited: AwaitedAssignment) -> LogClient:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -14,7 +15,7 @@ from sparkdl_runner import LaunchError, RunConfig
 from sparkdl_runner.data.convert import conversion
 from sparkdl_runner.estimator import TorchEstimator, TorchModel, spark_folder
 from sparkdl_runner.estimator.spark_folder import ConnectFolder
-from sparkdl_runner.launch.driver.connect import probe
+from sparkdl_runner.launch.driver.connect import launcher, probe
 
 pytestmark = [pytest.mark.integration, pytest.mark.system]
 ROWS = 64
@@ -159,6 +160,24 @@ def test_a_cross_validator_of_a_pipeline_is_fitted_saved_and_loaded(
     assert right(again, frame) == right(best, frame) == ROWS
     stages = CrossValidator.load(f"{tmp_path}/validator").getEstimator().getStages()
     assert stages[1].explainParams() == last.explainParams()
+
+
+def test_a_fit_in_a_thread_is_in_the_session_of_its_table(new_session, monkeypatch):
+    session, seen = new_session(), []
+    frame = session.createDataFrame([(1.0, 2.0, 1)], "a double, b double, label long")
+    new_session()  # The active one from here on.
+
+    def refuse():
+        seen.append(type(session).getActiveSession())
+        raise LaunchError("that was to be seen")
+
+    monkeypatch.setattr(launcher, "require_session", refuse)
+    fitted = estimator(feature_cols=["a", "b"], num_proc=1).fit
+    with ThreadPoolExecutor(1) as pool:
+        for fit in (fitted, lambda table: pool.submit(fitted, table).result()):
+            with pytest.raises(LaunchError, match="that was to be seen"):
+                fit(frame)
+    assert seen == [session, session]
 
 
 def test_executors_that_lack_a_library_are_told_before_anything_is_converted_or_sent(

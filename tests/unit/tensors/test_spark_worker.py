@@ -15,12 +15,13 @@ import pytest
 import torch
 from torch import nn
 
+from sparkdl_runner.base.sent_file import key_of
 from sparkdl_runner.tensors import spark_worker
 from sparkdl_runner.tensors.columns import Column
 from sparkdl_runner.tensors.inputs import Inputs
 from sparkdl_runner.tensors.outputs import Output, Task
 from sparkdl_runner.tensors.predictor import Description, matrices
-from sparkdl_runner.tensors.spark_worker import PackedNetwork, Prediction, SentFile, key_of
+from sparkdl_runner.tensors.spark_worker import PackedNetwork, Prediction
 
 A, B = np.arange(5, dtype=np.float32), np.ones(5, dtype=np.float32)
 
@@ -141,14 +142,3 @@ def test_a_network_that_cannot_be_unpacked_says_what_to_do() -> None:
     broken = PackedNetwork("key", SimpleNamespace(value=b"cnowhere\nNet\n."), is_graph=False)
     with pytest.raises(RuntimeError, match=r"ModuleNotFoundError: .*nowhere.*--py-files"):
         broken.on("cpu")
-
-
-def test_a_worker_takes_the_very_file_that_the_session_has_sent(tmp_path, monkeypatch) -> None:
-    files = SimpleNamespace(get=lambda name: str(tmp_path / name))
-    monkeypatch.setattr("pyspark.SparkFiles", files)
-    sent = SentFile(key_of(b"network"))
-    (tmp_path / sent.name).write_bytes(b"network")
-    assert sent.value == b"network"
-    (tmp_path / sent.name).write_bytes(b"another")
-    with pytest.raises(RuntimeError, match="is not the network that was sent"):
-        sent.value  # noqa: B018 - reading it is the test

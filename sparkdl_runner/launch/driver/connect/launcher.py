@@ -18,6 +18,7 @@ from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.connect.probe import Surroundings, known, probe
 from sparkdl_runner.launch.driver.connect.query import ServerQuery
 from sparkdl_runner.launch.driver.connect.rank_rows import SCHEMA, RankRows, outcomes_of
+from sparkdl_runner.launch.driver.connect.sent_file import send_file
 from sparkdl_runner.launch.driver.connect.session import (
     UNKNOWN,
     in_a_sentence,
@@ -27,6 +28,7 @@ from sparkdl_runner.launch.driver.connect.session import (
 )
 from sparkdl_runner.launch.driver.connect.tunnel import tunnel
 from sparkdl_runner.launch.driver.spark import checks, failure
+from sparkdl_runner.launch.driver.spark.lent_function import LARGE_BYTES
 from sparkdl_runner.launch.driver.spark.slots import POLL_SECONDS, counted
 from sparkdl_runner.launch.driver.spark.stage_gang import StageGang
 from sparkdl_runner.launch.driver.stop_request import StopRequest
@@ -36,9 +38,7 @@ from sparkdl_runner.launch.wire.channel import ChannelAddress
 from sparkdl_runner.launch.wire.outcome import Outcome
 from sparkdl_runner.rank.reports import Reports
 
-# A server takes messages of 128 MiB, and ends of some that are larger: so none is tried.
-MOST_FUNCTION_BYTES = 96 << 20
-# The value goes through the server's heap as well, whose size is not told.
+# The value goes through the server's heap, whose size is not told.
 MOST_RESULT_BYTES = 64 << 20
 # How long a server may take to start a stage, beyond the wait for slots.
 START_SECONDS = 30.0
@@ -79,13 +79,6 @@ class ConnectLauncher:
         self, attempt: AttemptSpec, reports: Sequence[Reports], stop: StopRequest
     ) -> list[Outcome]:
         """See ``Launcher.run``."""
-        if len(attempt.function) > MOST_FUNCTION_BYTES:
-            raise LaunchError(
-                f"The function and its arguments take {len(attempt.function) / 1e6:,.0f} MB "
-                f"pickled, and Spark Connect carries {MOST_FUNCTION_BYTES / 1e6:,.0f} MB. Take "
-                "large values out of the arguments, and out of what the function refers to: give "
-                "ranks a path or a converted DataFrame to read."
-            )
         if attempt.is_restart:
             self._surroundings = self._probe(attempt.config, stop)
         num_proc = self._wait_for_slots(attempt.config, stop)
@@ -200,7 +193,6 @@ class ConnectGang(StageGang):
             python="python3",
             failures=failures,
             application_end=application_end,
-            function_bytes=len(self.attempt.function),
         )
 
     def _channel(self, stack: ExitStack) -> ChannelAddress:
@@ -225,9 +217,14 @@ class ConnectGang(StageGang):
         return replace(self.server.channel, host=host, port=port)
 
     def _rank_task(self, channel: ChannelAddress) -> RankTask:
-        attempt = self.attempt
+        attempt, function = self.attempt, None
+        if len(attempt.function) >= LARGE_BYTES:
+            with in_a_sentence(self._session):
+                function = send_file(self._session, attempt.function)
+            attempt = replace(attempt, function=b"")
         return RankTask(
             attempt=attempt,
+            large_function=function,
             channel=channel,
             single_host=self._surroundings.is_single_host,
             most_result_bytes=MOST_RESULT_BYTES,

@@ -7,15 +7,14 @@ import importlib.util
 import io
 import marshal
 import struct
-import tempfile
 import zipfile
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from pathlib import Path
 from typing import Any
 
 from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.launch.driver.connect.sent_file import send_as
 
 PACKAGE = "sparkdl_runner"
 # The same content gives the same file.
@@ -32,18 +31,14 @@ def send(session: Any) -> None:
         LaunchError: The server takes no files.
     """
     content = _zipped()
-    # A server refuses another content under a name that it knows.
     name = f"{PACKAGE}-{hashlib.sha256(content).hexdigest()[:16]}.zip"
-    with tempfile.TemporaryDirectory(prefix="sparkdl-package-") as folder:
-        path = Path(folder, name)
-        path.write_bytes(content)
-        try:
-            session.addArtifacts(str(path), pyfile=True)
-        except Exception as error:
-            raise LaunchError(
-                f"The executors lack {PACKAGE}, and the server does not take it from here "
-                f"({error}): install it on every host of the cluster."
-            ) from error
+    try:
+        send_as(session, name, content, pyfile=True)
+    except Exception as error:
+        raise LaunchError(
+            f"The executors lack {PACKAGE}, and the server does not take it from here "
+            f"({error}): install it on every host of the cluster."
+        ) from error
 
 
 @cache  # It takes some seconds, and each session needs it.

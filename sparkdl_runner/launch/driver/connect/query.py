@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.errors import LaunchError, RunnerError
-from sparkdl_runner.launch.driver.connect.session import answers, no_answer
+from sparkdl_runner.launch.driver.connect.session import answers, no_answer, setting
 from sparkdl_runner.launch.driver.spark.job import SparkAction
 
 T = TypeVar("T")
@@ -20,7 +20,10 @@ T = TypeVar("T")
 LOOK_SECONDS = 2.0
 # So many looks in a row must find no server.
 LOOKS = 3
-SAY_SECONDS = 30.0
+# A stage that has just begun has no tasks either: said at this look, then every half minute.
+SAY_LOOKS = 3
+SAY_AGAIN_LOOKS = 15
+_REPORT_INTERVAL = "spark.connect.progress.reportInterval"
 
 
 class ServerQuery(SparkAction[T]):
@@ -53,15 +56,17 @@ class ServerQuery(SparkAction[T]):
         self._tag = f"sparkdl-runner-{uuid.uuid4().hex}"
         self._has_begun = has_begun
         self._has_stage = self._has_tasks = False
-        self._tells_progress = hasattr(session, "registerProgressHandler")  # Not Spark 3.5's.
+        self._tells_progress = False
         self._closed = threading.Event()
         self.server_is_lost = False
         """Whether it was given up since its server is gone."""
 
         def tagged() -> T:
-            self._session.addTag(self._tag)
-            if self._tells_progress:
-                self._session.registerProgressHandler(self._on_progress)
+            session.addTag(self._tag)
+            if hasattr(session, "registerProgressHandler"):  # Not Spark 3.5's.
+                session.registerProgressHandler(self._on_progress)
+                # Where it is set, reports may be rare, or off.
+                self._tells_progress = setting(session, _REPORT_INTERVAL) is None
             return action()
 
         super().__init__(tagged, thread=threading.Thread)
@@ -93,9 +98,8 @@ class ServerQuery(SparkAction[T]):
             self._has_tasks |= inflight_tasks > 0
 
     def _look(self) -> None:
-        missed, began, said_at = 0, time.monotonic(), -SAY_SECONDS
+        missed, waited, began = 0, 0, time.monotonic()
         while not self._closed.wait(LOOK_SECONDS):
-            now = time.monotonic()
             missed = 0 if answers(self._session) else missed + 1
             if missed == LOOKS:
                 self.server_is_lost = True
@@ -104,12 +108,12 @@ class ServerQuery(SparkAction[T]):
             if self._has_begun():
                 continue
             if self._has_stage:
-                if not self._has_tasks and now > said_at + SAY_SECONDS:
-                    said_at = now
+                waited += not self._has_tasks
+                if not self._has_tasks and waited % SAY_AGAIN_LOOKS == SAY_LOOKS:
                     several = f"{self._slots} slots are free at once"
                     free = several if self._slots > 1 else "a slot is free"
                     tell(f"waiting until {free}. Other queries of this server use them.")
-            elif self._tells_progress and now > began + self._start_seconds:
+            elif self._tells_progress and time.monotonic() > began + self._start_seconds:
                 self.give_up(
                     LaunchError(
                         f"{self._slots} ranks need {self._slots} task slots at once, and in "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import re
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -14,9 +15,12 @@ from sparkdl_runner.base.shown_text import first_line
 from sparkdl_runner.errors import LaunchError, RunCancelledError, RunnerError
 from sparkdl_runner.launch.driver.spark import failure
 from sparkdl_runner.launch.driver.spark.context import check_version
+from sparkdl_runner.launch.driver.spark.job import SparkAction
 from sparkdl_runner.launch.wire import network
 
 ANSWER_SECONDS = 2.0
+# How long a server that listens may take to answer a session's first question.
+FIRST_ANSWER_SECONDS = 60.0
 _DEFAULT_PORT = 15002
 # As pyspark and the server call a session that the server does not have (any more).
 _UNKNOWN_SESSION = (
@@ -60,8 +64,9 @@ def require_session() -> Any:
     if not answers(session):
         raise LaunchError(no_answer(session))
     if session not in _seen:
-        _seen.add(session)
         atexit.register(_let_the_process_exit, session)
+        _await_first_answer(session)
+        _seen.add(session)
     with in_a_sentence(session):
         version = session.version
     check_version(version)
@@ -74,6 +79,23 @@ def require_session() -> Any:
     return session
 
 
+def _await_first_answer(session: Any) -> None:
+    """Refuses a server that listens and does not speak as this client does.
+
+    pyspark would ask it again for ten minutes, and say nothing.
+    """
+    asked = SparkAction(lambda: session.conf.get("spark.master", None), thread=threading.Thread)
+    if not asked.wait(FIRST_ANSWER_SECONDS):
+        host, port = server_of(session)
+        raise LaunchError(
+            f"What listens at {host}:{port} has not answered in {FIRST_ANSWER_SECONDS:g} s: it is "
+            "no Spark Connect server, it hangs, or one side encrypts and the other does not. "
+            "use_ssl=true or a token in the client's address encrypts: sc://…/;use_ssl=true."
+        )
+    with in_a_sentence(session):
+        asked.result()
+
+
 def in_this_session(call: Callable[[], _T]) -> Callable[[], _T]:
     """Has another thread make the call in this thread's session, not in the process's first one."""
     from pyspark.sql.connect.session import SparkSession
@@ -81,10 +103,24 @@ def in_this_session(call: Callable[[], _T]) -> Callable[[], _T]:
     session = SparkSession.getActiveSession()
 
     def made() -> _T:
-        SparkSession._active_session.session = session
-        return call()
+        with as_active(session):
+            return call()
 
     return made
+
+
+@contextmanager
+def as_active(session: Any) -> Iterator[None]:
+    """Makes a session this thread's for a while; threads of a pool have none of their own."""
+    from pyspark.sql.connect.session import SparkSession
+
+    active = SparkSession._active_session
+    before = getattr(active, "session", None)
+    active.session = session
+    try:
+        yield
+    finally:
+        active.session = before
 
 
 def setting(session: Any, name: str) -> str | None:
@@ -152,10 +188,11 @@ def _explained(session: Any, error: Exception) -> RunnerError:
         return RunCancelledError("The session was stopped before the ranks had started.")
     if session.is_stopped or re.search(_UNKNOWN_SESSION, text):
         return LaunchError(UNKNOWN)
-    if re.search(_REFUSED, text):
+    if refused := re.search(_REFUSED, text):
+        told = re.search(r'details = "(.+)"', text)
         return LaunchError(
-            f"The Spark Connect server refuses this client ({first_line(error)}): its token is "
-            "wrong or has expired. Make a new session with a new one."
+            f"The Spark Connect server refuses this client ({told[1] if told else refused[0]}): "
+            "its token is wrong or has expired. Make a new session with a new one."
         )
     found = re.search(r"Python in worker has different version:? \(?'?(\d+\.\d+)", text)
     if found:
@@ -181,7 +218,6 @@ def _explained(session: Any, error: Exception) -> RunnerError:
 
 
 def _let_the_process_exit(session: Any) -> None:
-    """Has pyspark's last words to a server that is gone fail at once: it would try ten minutes."""
+    """Has pyspark say its last words to the server once: it would try ten minutes."""
     with suppress(Exception):
-        if not session.is_stopped and not answers(session):
-            session.client.set_retry_policies([])
+        session.client.set_retry_policies([])

@@ -19,7 +19,8 @@ def of(endpoint: str, **more):
     """A session of the server at such an address."""
     builder = SimpleNamespace(endpoint=endpoint)
     client = SimpleNamespace(_builder=builder, set_retry_policies=lambda policies: None)
-    return SimpleNamespace(**{"client": client, "is_stopped": False, **more})
+    conf = SimpleNamespace(get=lambda name, default: default)
+    return SimpleNamespace(**{"client": client, "conf": conf, "is_stopped": False, **more})
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,12 @@ OWN = platform.python_version()
         ("[NO_ACTIVE_SESSION] No active Spark session", LaunchError, "was started again"),
         ("[INVALID_HANDLE.SESSION_CHANGED] The handle", LaunchError, "does not know this session"),
         ("[INVALID_HANDLE.SESSION_CLOSED] The handle", LaunchError, "does not know this session"),
-        ('StatusCode.UNAUTHENTICATED "expired"', LaunchError, "its token is wrong or has expired"),
+        (
+            '<_RPC:\n status = StatusCode.UNAUTHENTICATED\n details = "Bad token"\n',
+            LaunchError,
+            r"refuses this client \(Bad token\): its token is wrong or has expired",
+        ),
+        ("StatusCode.PERMISSION_DENIED", LaunchError, r"client \(StatusCode\.PERMISSION_DENIED\)"),
         ("[OPERATION_CANCELED] Operation has been", RunCancelledError, "was cancelled"),
         (
             "Python in worker has different version: 3.7 than that in driver: 3.12, PySpark",
@@ -124,18 +130,21 @@ def test_the_session_that_is_required(monkeypatch):
         required(monkeypatch, of(f"127.0.0.1:{port}"))
 
 
-def test_at_its_end_the_process_does_not_try_a_lost_server_again():
-    policies = [["of pyspark"]]
-    with closed_port() as port:
-        lost = of(f"127.0.0.1:{port}")
-        lost.client.set_retry_policies = policies.append
-        session._let_the_process_exit(lost)
-    assert policies.pop() == []
+def test_a_server_that_listens_and_never_answers_is_refused(monkeypatch, may_end):
+    monkeypatch.setattr(session, "FIRST_ANSWER_SECONDS", 0.05)
     with network.listen("127.0.0.1") as listener:
-        there = of(f"127.0.0.1:{listener.getsockname()[1]}")
-        there.client.set_retry_policies = policies.append
-        session._let_the_process_exit(there)
-    assert policies == [["of pyspark"]]
+        mute = Answering(**vars(of(f"127.0.0.1:{listener.getsockname()[1]}")))
+        mute.conf.get = lambda name, default: may_end.wait()
+        with pytest.raises(LaunchError, match=r"has not answered in 0\.05 s: .* encrypts and the"):
+            required(monkeypatch, mute)
+
+
+def test_at_its_end_the_process_asks_a_server_once():
+    policies = [["of pyspark"]]
+    used = of("h")
+    used.client.set_retry_policies = policies.append
+    session._let_the_process_exit(used)
+    assert policies.pop() == []
 
 
 class Session:
@@ -147,6 +156,8 @@ class Session:
         self.is_interrupted = threading.Event()
         self.handlers: list[object] = []
         self.client = SimpleNamespace(_builder=SimpleNamespace(endpoint="h"))
+        self.settings: dict[str, str] = {}
+        self.conf = SimpleNamespace(get=lambda name, default: self.settings.get(name, default))
         self.addTag = self.tags.append
         self.registerProgressHandler = self.handlers.append
         self.removeProgressHandler = self.handlers.remove
@@ -160,7 +171,6 @@ class Session:
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr(query, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(query, "SAY_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -238,9 +248,12 @@ def test_tasks_that_were_heard_have_slots(quick, answering, may_end):
     asked.close()
 
 
-def test_a_server_of_spark_3_5_tells_no_progress_and_is_waited_for(quick, answering, may_end):
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_server_that_tells_no_progress_is_waited_for(quick, answering, may_end, is_old):
     server = Session()
-    del server.registerProgressHandler
+    if is_old:  # Spark 3.5's.
+        del server.registerProgressHandler
+    server.settings["spark.connect.progress.reportInterval"] = "-1"
     looks = iter([True] * 20)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(query, "answers", lambda _: next(looks, None) or may_end.set() or True)
