@@ -72,7 +72,9 @@ def server(yarn, store) -> Iterator[str]:
     command = [sys.executable, "-m", "mlflow", "server", "--host", ADDRESSES[HEAD]]
     command += ["--port", "5000", "--workers", "1", "--backend-store-uri", store]
     command += ["--artifacts-destination", str(yarn.folder / "artifacts")]
-    process = run_on_head(yarn, log, [*command, "--allowed-hosts", address], {})
+    # Without this, the server starts eight more processes.
+    alone = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    process = run_on_head(yarn, log, [*command, "--allowed-hosts", address], alone)
     deadline = time.monotonic() + 300
     while "Application startup complete" not in log.read_text():
         assert process.poll() is None, log.read_text()
