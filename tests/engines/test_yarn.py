@@ -30,8 +30,6 @@ MASTER = "org.apache.spark.deploy.yarn.ExecutorLauncher"
 EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
 WORKER = "sparkdl_runner.launch.worker"
 TIMES = int(os.environ.get("TIMES", "1"))
-# Hosts share a disk: nothing is uploaded.
-JARS_OF_HOSTS = {"spark.yarn.jars": f"local:{SPARK_HOME}/jars/*"}
 
 
 def why_not(engines: Path) -> str | None:
@@ -72,7 +70,9 @@ def server(yarn, store) -> Iterator[str]:
     command = [sys.executable, "-m", "mlflow", "server", "--host", ADDRESSES[HEAD]]
     command += ["--port", "5000", "--workers", "1", "--backend-store-uri", store]
     command += ["--artifacts-destination", str(yarn.folder / "artifacts")]
-    process = run_on_head(yarn, log, [*command, "--allowed-hosts", address], {})
+    # Without this, the server starts eight more processes.
+    alone = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    process = run_on_head(yarn, log, [*command, "--allowed-hosts", address], alone)
     deadline = time.monotonic() + 300
     while "Application startup complete" not in log.read_text():
         assert process.poll() is None, log.read_text()
@@ -277,7 +277,7 @@ def test_the_training_goes_on_from_its_last_checkpoint(
     experiment = tmp_path.name
     job = [COUNT_STEPS, "--folder", str(tmp_path / "checkpoints")]
     job += ["--tracking-uri", server, "--experiment", experiment, "--steps", "100"]
-    with Submission(yarn, tmp_path / "log", job, settings=JARS_OF_HOSTS) as submission:
+    with Submission(yarn, tmp_path / "log", job) as submission:
         submission.wait_until(lambda: submission.steps()[-1:] > [(25, 0.0)], "step 25")
         before = submission.steps()[-1][0]
         lost_at = time.time()
@@ -354,7 +354,7 @@ def test_who_submits_again_under_its_name_goes_on_in_the_same_run(
     """In cluster mode the driver is a container, and YARN is told not to start it again."""
     job = [COUNT_STEPS, "--folder", f"file://{tmp_path}/checkpoints", "--name", "counting"]
     job += ["--tracking-uri", server, "--experiment", "named", "--steps", "100"]
-    settings = {**JARS_OF_HOSTS, "spark.yarn.maxAppAttempts": "1"}
+    settings = {"spark.yarn.maxAppAttempts": "1"}
     with Submission(yarn, tmp_path / "1", job, mode="cluster", settings=settings) as submission:
         submission.wait_until(lambda: 25 in counted(store, "named"), "step 25")
         for _, process in yarn.processes(DRIVER_OF_CLUSTER_MODE):
@@ -414,10 +414,10 @@ def test_what_cannot_run_is_refused_in_a_sentence(yarn, server, tmp_path, settin
 
 
 def test_executors_that_have_a_container_are_waited_for(yarn, server, tmp_path):
-    """However short the wait for slots; as where a host first unpacks an environment."""
+    """However short the wait for slots; as here, where hosts first fetch Spark's jars."""
     job = [COUNT_STEPS, "--folder", str(tmp_path / "checkpoints"), "--slot-wait-seconds", "0.5"]
     job += ["--tracking-uri", server, "--experiment", "slow", "--steps", "1"]
-    soon = {"spark.scheduler.maxRegisteredResourcesWaitingTime": "1s"}
+    soon = {"spark.scheduler.maxRegisteredResourcesWaitingTime": "1s", "spark.yarn.jars": ""}
     with Submission(yarn, tmp_path / "log", job, settings=soon) as submission:
         told = submission.succeed()
     assert re.search(r"[12] executors? ha(s|ve) been given a place", told)

@@ -13,8 +13,9 @@ from yarn import HEAD, SPARK_HOME, Yarn
 from engines import ROOT
 from running_program import RunningProgram
 
-# Sizes for a small machine. Hosts share its disk, and so this Python.
+# Sizes for a small machine. Hosts share its disk, and so this Python and Spark's jars.
 _SETTINGS = {
+    "spark.yarn.jars": f"local:{SPARK_HOME}/jars/*",
     "spark.executor.cores": "1",
     "spark.executor.memory": "512m",
     "spark.executor.memoryOverhead": "1500m",
@@ -36,7 +37,7 @@ class Submission(RunningProgram):
         log: Where its output goes.
         job: The job's file, and its arguments.
         mode: ``client`` or ``cluster``.
-        settings: Of Spark, beside those for a small machine.
+        settings: Of Spark, beside those for a small machine; an empty one of these is left out.
         environment: Variables of the shell.
     """
 
@@ -55,7 +56,7 @@ class Submission(RunningProgram):
         command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "yarn"]
         command += ["--deploy-mode", mode, "--properties-file", str(defaults)]
         for name, value in {**_SETTINGS, **(settings or {})}.items():
-            command += ["--conf", f"{name}={value}"]
+            command += ["--conf", f"{name}={value}"] if value else []
         super().__init__(run_on_head(yarn, log, [*command, *job], environment or {}), log)
 
     def __exit__(self, *_: object) -> None:
