@@ -434,7 +434,6 @@ def test_a_folder_that_hosts_do_not_share_is_told_before_the_conversion(yarn, se
         assert submission.wait() != 0
     for host in HOSTS:
         yarn.machines[host].run("umount", cache)
-    assert re.search(
-        f"train: file://{cache}/\\S+ is another folder on each host", submission.output
-    )
+    told = rf"train: data\.train_data: file://{cache}/\S+ is another folder on each host"
+    assert re.search(told, submission.output)
     assert "Exception" not in submission.output
