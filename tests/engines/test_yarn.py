@@ -436,4 +436,4 @@ def test_a_folder_that_hosts_do_not_share_is_told_before_the_conversion(yarn, se
         yarn.machines[host].run("umount", cache)
     told = rf"train: data\.train_data: file://{cache}/\S+ is another folder on each host"
     assert re.search(told, submission.output)
-    assert "Exception" not in submission.output
+    assert "Traceback" not in submission.output  # Spark's JVM may say that a connection ended.
