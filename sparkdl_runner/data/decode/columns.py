@@ -202,6 +202,6 @@ class Layout:
     def batch_row_bytes(self) -> int:
         """Bytes of one row in a batch, and of what was kept to make it."""
         late = sum(output.row_bytes for output in self._late_outputs)
-        # Padding adds to these, which is not known.
+        # Padded lists take more; how much is known only when they are in a batch.
         collated = sum(c.row_bytes for c in self.columns if isinstance(c, CollatedColumn))
         return self.row_bytes + late + collated

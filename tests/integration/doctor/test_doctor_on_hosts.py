@@ -55,9 +55,9 @@ def drop_what_comes(hosts: Hosts, *, to: int, source: int) -> None:
     ip("-n", name, "rule", "add", "pref", "100", "lookup", "local")
     ip("-n", name, "rule", "delete", "pref", "0")
     ip("-n", name, "rule", "add", "pref", "50", "from", hosts.addresses[source], "blackhole")
-    # A firewall lets hosts find each other on their network, which the rule above would end.
-    found = ip("-n", name, "-json", "link", "show", "dev", hosts.interfaces[to])
-    neighbour = (hosts.addresses[to], "lladdr", json.loads(found)[0]["address"])
+    # A firewall answers ARP; this rule does not, so the sender is told the receiver's address.
+    link = ip("-n", name, "-json", "link", "show", "dev", hosts.interfaces[to])
+    neighbour = (hosts.addresses[to], "lladdr", json.loads(link)[0]["address"])
     way = ("dev", hosts.interfaces[source])
     ip("-n", hosts.names[source], "neighbour", "replace", *neighbour, *way)
 

@@ -83,8 +83,8 @@ class Hosts:
     def close(self) -> None:
         """Removes the hosts."""
         for name in self.names:
-            # The kernel ends a namespace some time later, its cables with it: the next hosts may
-            # bear the same names.
+            # The kernel removes a namespace, and the cables in it, after the command has returned.
+            # The next hosts may have the same names.
             subprocess.run(["ip", "link", "delete", name], check=False)
             subprocess.run(["ip", "netns", "delete", name], check=False)
         subprocess.run(["ip", "link", "delete", self.bridge], check=False)

@@ -39,7 +39,7 @@ _HIDING = ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism")
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What the probe has found out about a session's executors."""
+    """The answers of a session's executors to the probe, taken together."""
 
     slots: int | None
     """How many ranks run at once; None if that cannot be told."""

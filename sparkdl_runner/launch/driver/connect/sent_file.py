@@ -21,7 +21,7 @@ def send_file(session: Any, content: bytes) -> SentFile:
         content: The bytes.
 
     Returns:
-        What gives them in a worker.
+        The file's name and key. In a worker its ``value`` is the bytes.
     """
     sent = SentFile(key_of(content))
     send_as(session, sent.name, content, file=True)
