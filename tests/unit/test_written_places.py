@@ -35,7 +35,7 @@ NAMES_THAT_NOBODY_KNOWS = (
     *("launch/agent/large_value.py", "launch/agent/worker_process.py", "launch/worker/lifeline.py"),
     *("data/convert/shared_folder.py", "doctor/scripts/folder.py", "jobs/spark/storage.py"),
     "tracking/local_store.py",
-    "launch/driver/connect/relay.py",
+    *("launch/driver/connect/relay.py", "launch/driver/connect/relay_call.py"),
 )
 """Or a file that must be new, which is not made through a link (``O_EXCL``)."""
 OTHERS = {

@@ -1,8 +1,8 @@
 """A relay beside the server's driver, for agents that do not reach the client themselves.
 
 It carries bytes that it need not understand: they are sealed by a key that it has not. The client
-asks it again and again, and each question and answer may come twice. It travels as text and runs
-alone, so this file imports the standard library alone.
+asks it again and again, and each question and answer may come twice, or late. It travels as text
+and runs alone, so this file imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import json
 import os
 import shutil
 import socket
-import tempfile
 import time
 from base64 import b64decode, b64encode
+from contextlib import suppress
 from typing import Any
 
 # A relay whose client is not heard for so long ends.
@@ -80,12 +80,14 @@ class Link:
             "ended": self._has_ended and len(some) == len(self._kept),
         }
 
-    def take(self, told: dict[str, Any]) -> bool:
-        """Takes what the other end has told; returns whether there was anything new."""
+    def take(self, told: dict[str, Any]) -> None:
+        """Takes what the other end has told, as far as it is new."""
         if (confirmed := told["taken"] - self._confirmed) > 0:
             del self._kept[:confirmed]
             self._confirmed += confirmed
             self._room.set()
+            if self._kept:  # More than one telling holds.
+                self._moved.set()
         new = b64decode(told["bytes"])[self._taken - told["at"] :]
         self._taken += len(new)
         self._writer.write(new)
@@ -93,7 +95,6 @@ class Link:
             self._other_has_ended = True
             self._room.set()
             self._writer.close()
-        return bool(new) or confirmed > 0
 
     def close(self) -> None:
         """Closes the connection."""
@@ -107,26 +108,22 @@ class Relay:
 
     def __init__(self) -> None:
         self._links: dict[str, Link] = {}
-        self._count = 0
+        self._agents = self._answers = 0
         self._moved = asyncio.Event()
         self._heard_at = time.monotonic()
         self._is_over = False
 
-    async def serve(self, listener: socket.socket, folder: str) -> None:
+    async def serve(self, agents: socket.socket, questions: socket.socket) -> None:
         """Carries bytes until the client says that it is over, or is not heard any more.
 
         Args:
-            listener: Agents connect to it.
-            folder: Private; the socket for questions is made in it.
+            agents: Listens for them.
+            questions: Listens for the client's.
         """
-        agents = await asyncio.start_server(self._agent, sock=listener)
-        place = os.path.join(folder, "questions")
-        questions = await asyncio.start_unix_server(self._question, place, limit=_LINE_BYTES)
-        print(json.dumps([*listener.getsockname()[:2], place]), flush=True)
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        for output in (1, 2):  # Whoever has started this one reads until then.
-            os.dup2(nothing, output)
-        async with agents, questions:
+        async with (
+            await asyncio.start_server(self._agent, sock=agents),
+            await asyncio.start_unix_server(self._question, sock=questions, limit=_LINE_BYTES),
+        ):
             while not self._is_over and time.monotonic() - self._heard_at < SILENCE_SECONDS:
                 await asyncio.sleep(0.2)
             for link in self._links.values():
@@ -136,45 +133,36 @@ class Relay:
         if len(self._links) >= _MOST_LINKS:
             writer.close()
             return
-        self._count += 1
-        link = self._links[str(self._count)] = Link(reader, writer, self._moved)
+        self._agents += 1
+        link = self._links[str(self._agents)] = Link(reader, writer, self._moved)
+        self._moved.set()  # The driver speaks first.
         await link.fill()
 
     async def _question(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         question = json.loads(await reader.readline())
         self._heard_at = time.monotonic()
-        self._is_over = question["over"]
+        self._is_over |= question["over"]
         for name, told in question["links"].items():
             if name in self._links:
                 self._links[name].take(told)
+        if self._is_over:
+            self._moved.set()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._moved.wait(), question["wait_seconds"])
+        self._moved.clear()
         self._links = {name: link for name, link in self._links.items() if not link.is_over}
-        answer = {name: link.told() for name, link in self._links.items()}
-        writer.write(json.dumps(answer).encode() + b"\n")
+        self._answers += 1
+        links = {name: link.told() for name, link in self._links.items()}
+        writer.write(json.dumps({"number": self._answers, "links": links}).encode() + b"\n")
         await writer.drain()
         writer.close()
 
 
-def _listener(host: str, ports: list[int]) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for port in ports:
-        one = socket.socket(family, socket.SOCK_STREAM)
+def main(agents: str, questions: str) -> None:
+    """Runs a relay on the descriptors of its two listeners; removes the folder of the second."""
+    with socket.socket(fileno=int(agents)) as one, socket.socket(fileno=int(questions)) as other:
+        folder = os.path.dirname(other.getsockname())
         try:
-            one.bind((host, port))
-            one.listen(_MOST_LINKS)
-        except OSError:
-            one.close()
-        else:
-            return one
-    raise OSError(f"no port of {ports[0]} to {ports[-1]} is free at {host}")
-
-
-def main(host: str, first: str, last: str) -> None:
-    """Runs a relay, and prints where it is."""
-    listener = _listener(host, list(range(int(first), int(last) + 1)))
-    if os.fork():  # Whoever has started this one waits for no longer than that.
-        os._exit(0)
-    folder = tempfile.mkdtemp(prefix="sparkdl-relay-")
-    try:
-        asyncio.run(Relay().serve(listener, folder))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            asyncio.run(Relay().serve(one, other))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

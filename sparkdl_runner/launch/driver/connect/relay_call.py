@@ -7,14 +7,19 @@ imports the standard library alone, at its top, and the server's own pyspark.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from base64 import b64decode
 from importlib import import_module
 from typing import Any
 
 ASK_SECONDS = 5.0
+# The relay runs in a child, so that nobody waits for its imports, or for its end.
+_BEGIN = "import os, sys; text = sys.stdin.read(); os.fork() and os._exit(0); exec(text)"
 
 
 class RelayCall:
@@ -48,21 +53,44 @@ def start(source: str, advertised: str | None, ports: list[int]) -> str:
         Its address, port and place of questions, as JSON.
     """
     host = socket.getaddrinfo(advertised or socket.gethostname(), None)[0][4][0]
-    relay = subprocess.Popen(
-        [sys.executable, "-I", "-", str(host), *map(str, ports)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        cwd="/",
-        text=True,
-    )
-    where, problem = relay.communicate(
-        f"{source}\n\nimport sys\n\nmain(*sys.argv[1:])\n", ASK_SECONDS
-    )
-    if relay.returncode:
-        raise OSError(problem.strip().rpartition("\n")[2])
-    return where
+    folder = ""
+    try:
+        with _listener(str(host), *ports) as agents, socket.socket(socket.AF_UNIX) as questions:
+            folder = tempfile.mkdtemp(prefix="sparkdl-relay-")
+            place = os.path.join(folder, "questions")
+            questions.bind(place)
+            questions.listen()
+            listeners = agents.fileno(), questions.fileno()
+            subprocess.run(
+                [sys.executable, "-I", "-S", "-c", _BEGIN, *map(str, listeners)],
+                input=f"{source}\n\nimport sys\n\nmain(*sys.argv[1:])\n",
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=listeners,
+                start_new_session=True,
+                cwd="/",
+                text=True,
+                check=True,
+                timeout=ASK_SECONDS,
+            )
+            return json.dumps([*agents.getsockname()[:2], place])
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _listener(host: str, first: int, last: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for port in range(first, last + 1):
+        one = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            one.bind((host, port))
+            one.listen()
+        except OSError:
+            one.close()
+        else:
+            return one
+    raise OSError(f"no port of {first} to {last} is free at {host}")
 
 
 def ask(place: str, question: str) -> str:

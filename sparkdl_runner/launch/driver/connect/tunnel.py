@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.connect import relay, relay_call
 from sparkdl_runner.launch.driver.connect.by_value import send_by_value
-from sparkdl_runner.launch.driver.connect.relay import Link
+from sparkdl_runner.launch.driver.connect.relay import SILENCE_SECONDS, Link
 from sparkdl_runner.launch.driver.connect.session import setting
 
-# Between two questions, while something comes, and at most.
-_SOON_SECONDS = 0.05
-_LATER_SECONDS = 1.0
+# How long a question may wait in the relay for something to come, and the next one here.
+_PARKED_SECONDS = 1.0
+_PAUSE_SECONDS = 0.02
 _CLOSE_SECONDS = 2.0
 _T = TypeVar("_T")
 
@@ -52,7 +52,7 @@ def tunnel(session: Any, config: RunConfig, to: tuple[str, int]) -> Iterator[tup
 
 
 class _Tunnel:
-    """Two threads: one asks the server, which blocks; the loop of the other moves the bytes."""
+    """Three threads: two ask the server, which blocks; the loop of the third moves the bytes."""
 
     def __init__(self, session: Any, config: RunConfig, to: tuple[str, int]) -> None:
         self._ask_server = _registered(session)
@@ -64,13 +64,15 @@ class _Tunnel:
         self._to = to
         self._links: dict[str, Link] = {}
         self._filling: set[asyncio.Task[None]] = set()
-        self._is_closing = False
+        self._newest = 0
+        self._taking = asyncio.Lock()
+        self._closing = threading.Event()
         self._moved = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         # Daemons: if the server is gone, a question ends after ten minutes.
         self._threads = [
             threading.Thread(target=target, name="sparkdl-tunnel", daemon=True)
-            for target in (self._loop.run_forever, self._ask)
+            for target in (self._loop.run_forever, self._hear, self._say)
         ]
 
     def start(self) -> None:
@@ -78,9 +80,10 @@ class _Tunnel:
             one.start()
 
     def close(self) -> None:
-        self._is_closing = True
+        self._closing.set()
         self._loop.call_soon_threadsafe(self._moved.set)
-        self._threads[1].join(_CLOSE_SECONDS)
+        for asking in self._threads[1:]:
+            asking.join(_CLOSE_SECONDS)
         self._in_loop(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._threads[0].join()
@@ -89,46 +92,62 @@ class _Tunnel:
     def _in_loop(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    def _ask(self) -> None:
-        """Asks again and again, until it is over, or the relay has ended for want of questions."""
-        pause = _SOON_SECONDS
+    def _hear(self) -> None:
+        """Asks what has come, until it is over, or the relay has ended for want of questions."""
         heard_at = time.monotonic()
         with suppress(RuntimeError):  # The loop is closed: this one's answer came too late.
-            while time.monotonic() - heard_at < relay.SILENCE_SECONDS:
-                is_last = self._is_closing
-                question = json.dumps({"links": self._in_loop(self._tell()), "over": is_last})
-                try:
-                    answer = self._ask_server("ask", self._place, question)
+            while not self._closing.is_set() and time.monotonic() < heard_at + SILENCE_SECONDS:
+                told = self._in_loop(self._tell())
+                if self._ask({"links": told, "wait_seconds": _PARKED_SECONDS, "over": False}):
                     heard_at = time.monotonic()
-                except Exception:  # It may be a moment's. All that was said is said again.
-                    answer = None
-                if is_last:
-                    return
-                has_come = answer is not None and self._in_loop(self._take(json.loads(answer)))
-                pause = _SOON_SECONDS if has_come else min(2 * pause, _LATER_SECONDS)
-                self._in_loop(self._wait(pause))
-            self._in_loop(self._end())
+                    time.sleep(_PAUSE_SECONDS)
+                else:
+                    self._closing.wait(_PARKED_SECONDS)
+            if not self._closing.is_set():
+                self._in_loop(self._end())
+
+    def _say(self) -> None:
+        """Tells at once what is to be told, and at last that it is over."""
+        is_over = False
+        with suppress(RuntimeError):  # As above.
+            while not is_over:
+                told = self._in_loop(self._tell_once_moved())
+                is_over = self._closing.is_set()
+                # If it is lost, the other thread tells it all again.
+                self._ask({"links": told, "wait_seconds": 0, "over": is_over})
+
+    def _ask(self, question: dict[str, Any]) -> bool:
+        """Asks the relay once; returns whether it has answered."""
+        try:
+            answer = self._ask_server("ask", self._place, json.dumps(question))
+        except Exception:  # It may be a moment's.
+            return False
+        self._in_loop(self._take(**json.loads(answer)))
+        return True
 
     async def _tell(self) -> dict[str, Any]:
-        self._moved.clear()
         return {name: link.told() for name, link in self._links.items()}
 
-    async def _take(self, told: dict[str, Any]) -> bool:
-        """Hands on what has come; returns whether that was anything."""
-        self._links = {name: link for name, link in self._links.items() if name in told}
-        has_come = False
-        for name, one in told.items():
-            with suppress(OSError):  # The listener is closed: the run ends.
-                if name not in self._links:
-                    link = Link(*await asyncio.open_connection(*self._to), self._moved)
-                    self._links[name] = link
-                    self._filling.add(asyncio.create_task(link.fill()))
-                has_come |= self._links[name].take(one)
-        return has_come
+    async def _tell_once_moved(self) -> dict[str, Any]:
+        await self._moved.wait()
+        self._moved.clear()
+        return await self._tell()
 
-    async def _wait(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._moved.wait(), seconds)
+    async def _take(self, number: int, links: dict[str, Any]) -> None:
+        """Hands on what has come. An answer that a newer one has overtaken opens and ends none."""
+        async with self._taking:
+            is_newest = number > self._newest
+            if is_newest:
+                self._newest = number
+                self._links = {name: link for name, link in self._links.items() if name in links}
+            for name, told in links.items():
+                with suppress(OSError):  # The listener is closed: the run ends.
+                    if is_newest and name not in self._links:
+                        link = Link(*await asyncio.open_connection(*self._to), self._moved)
+                        self._links[name] = link
+                        self._filling.add(asyncio.create_task(link.fill()))
+                    if name in self._links:
+                        self._links[name].take(told)
 
     async def _end(self) -> None:
         for link in self._links.values():

@@ -10,6 +10,7 @@ import random
 import socket
 import time
 from base64 import b64decode, b64encode
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,8 +22,8 @@ from sparkdl_runner.launch.driver.connect import relay, relay_call
 from sparkdl_runner.launch.driver.connect.relay import Link
 
 SOURCE = inspect.getsource(relay)
-NOTHING = {"links": {}, "over": False}
-OVER = {"links": {}, "over": True}
+NOTHING = {"links": {}, "wait_seconds": 0, "over": False}
+OVER = {**NOTHING, "over": True}
 
 
 async def link_and_peer(moved: asyncio.Event) -> tuple[Link, socket.socket, asyncio.Task]:
@@ -86,7 +87,7 @@ def one():
 
 
 def ask(place: str, question: dict) -> dict:
-    return json.loads(relay_call.ask(place, json.dumps(question)))
+    return json.loads(relay_call.ask(place, json.dumps(question)))["links"]
 
 
 def wait_until_gone(folder: Path) -> None:
@@ -109,13 +110,29 @@ def test_a_relay_carries_both_ways_and_leaves_nothing(one):
         told = heard(place, "1", 5)
         assert told == {"at": 0, "bytes": b64encode(b"hello").decode(), "taken": 0, "ended": False}
         answer = {"at": 0, "bytes": b64encode(b"welcome").decode(), "taken": 5, "ended": True}
-        ask(place, {"links": {"1": answer}, "over": False})
+        ask(place, {**NOTHING, "links": {"1": answer}})
         assert agent.recv(100, socket.MSG_WAITALL) == b"welcome", "and then the end"
     while ask(place, NOTHING):  # Both have closed, and each has all.
         pass
     assert os.stat(Path(place).parent).st_mode & 0o77 == 0
     relay_call.ask(place, json.dumps(OVER))
     wait_until_gone(Path(place).parent)
+
+
+def test_a_question_waits_until_something_comes_or_it_is_over(one):
+    address, place = one
+    patient = {**NOTHING, "wait_seconds": 600}
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ask, place, patient)
+        with socket.create_connection(address) as agent:
+            assert list(waiting.result()) == ["1"], "the driver speaks first"
+            waiting = pool.submit(ask, place, patient)
+            agent.sendall(b"hello")
+            while b64decode(waiting.result().get("1", {"bytes": ""})["bytes"]) != b"hello":
+                waiting = pool.submit(ask, place, patient)
+        waiting = pool.submit(ask, place, patient)
+        relay_call.ask(place, json.dumps(OVER))
+        waiting.result()
 
 
 def test_a_relay_that_nobody_asks_ends():
