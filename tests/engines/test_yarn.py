@@ -414,13 +414,20 @@ def test_what_cannot_run_is_refused_in_a_sentence(yarn, server, tmp_path, settin
 
 
 def test_executors_that_have_a_container_are_waited_for(yarn, server, tmp_path):
-    """However short the wait for slots; as here, where hosts first fetch Spark's jars."""
+    """However short the wait for slots. Here a JVM starts once somebody reads its log."""
     job = [COUNT_STEPS, "--folder", str(tmp_path / "checkpoints"), "--slot-wait-seconds", "0.5"]
     job += ["--tracking-uri", server, "--experiment", "slow", "--steps", "1"]
-    soon = {"spark.scheduler.maxRegisteredResourcesWaitingTime": "1s", "spark.yarn.jars": ""}
-    with Submission(yarn, tmp_path / "log", job, settings=soon) as submission:
-        told = submission.succeed()
-    assert re.search(r"[12] executors? ha(s|ve) been given a place", told)
+    log = tmp_path / "java-log"
+    os.mkfifo(log)
+    settings = {
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "1s",
+        "spark.executor.extraJavaOptions": f"-Xlog:all=error:file={log}",
+    }
+    told = re.compile("[12] executors? ha(s|ve) been given a place")
+    with Submission(yarn, tmp_path / "log", job, settings=settings) as submission:
+        submission.wait_until(lambda: told.search(submission.output), "wait for executors")
+        with log.open():
+            submission.succeed()
 
 
 def test_a_folder_that_hosts_do_not_share_is_told_before_the_conversion(yarn, server, tmp_path):

@@ -18,9 +18,9 @@ from sparkdl_runner.launch.driver.spark.context import check_version
 from sparkdl_runner.launch.driver.spark.job import SparkAction
 from sparkdl_runner.launch.wire import network
 
-ANSWER_SECONDS = 2.0
-# How long a server that listens may take to answer a session's first question.
-FIRST_ANSWER_SECONDS = 60.0
+CONNECT_SECONDS = 2.0
+# How long a server that listens may take to answer a question that needs no slot.
+ANSWER_SECONDS = 60.0
 _DEFAULT_PORT = 15002
 # As pyspark and the server call a session that the server does not have (any more).
 _UNKNOWN_SESSION = (
@@ -65,10 +65,8 @@ def require_session() -> Any:
         raise LaunchError(no_answer(session))
     if session not in _seen:
         atexit.register(_let_the_process_exit, session)
-        _await_first_answer(session)
         _seen.add(session)
-    with in_a_sentence(session):
-        version = session.version
+    version = answer(session, lambda: session.version)
     check_version(version)
     if version.partition(".")[0] != pyspark.__version__.partition(".")[0]:
         raise LaunchError(
@@ -77,23 +75,6 @@ def require_session() -> Any:
             f"'pyspark[connect]=={version}')."
         )
     return session
-
-
-def _await_first_answer(session: Any) -> None:
-    """Refuses a server that listens and does not speak as this client does.
-
-    pyspark would ask it again for ten minutes, and say nothing.
-    """
-    asked = SparkAction(lambda: session.conf.get("spark.master", None), thread=threading.Thread)
-    if not asked.wait(FIRST_ANSWER_SECONDS):
-        host, port = server_of(session)
-        raise LaunchError(
-            f"What listens at {host}:{port} has not answered in {FIRST_ANSWER_SECONDS:g} s: it is "
-            "no Spark Connect server, it hangs, or one side encrypts and the other does not. "
-            "use_ssl=true or a token in the client's address encrypts: sc://…/;use_ssl=true."
-        )
-    with in_a_sentence(session):
-        asked.result()
 
 
 def in_this_session(call: Callable[[], _T]) -> Callable[[], _T]:
@@ -125,9 +106,33 @@ def as_active(session: Any) -> Iterator[None]:
 
 def setting(session: Any, name: str) -> str | None:
     """One of Spark's settings on the server; None where it is not set."""
-    with in_a_sentence(session):
-        found = session.conf.get(name, None)
+    found = answer(session, lambda: session.conf.get(name, None))
     return None if found is None else str(found)
+
+
+def answer(session: Any, ask: Callable[[], _T]) -> _T:
+    """What the server answers to a question that needs no slot.
+
+    pyspark would ask a server that listens and does not speak for ten minutes, and say nothing.
+
+    Args:
+        session: The session that is asked.
+        ask: Asks it.
+
+    Raises:
+        LaunchError: It has not answered, or in a way that cannot be used.
+    """
+    asked = SparkAction(ask, thread=threading.Thread)
+    if not asked.wait(ANSWER_SECONDS):
+        host, port = server_of(session)
+        raise LaunchError(
+            f"What listens at {host}:{port} has not answered in {ANSWER_SECONDS:g} s: it is "
+            "no Spark Connect server, it hangs or has lost its Spark, or one side encrypts and the "
+            "other does not. use_ssl=true or a token in the client's address encrypts: "
+            "sc://…/;use_ssl=true."
+        )
+    with in_a_sentence(session):
+        return asked.result()
 
 
 def server_of(session: Any) -> tuple[str, int]:
@@ -142,7 +147,7 @@ def answers(session: Any) -> bool:
         host, port = server_of(session)
     except Exception:  # Another kind of channel than pyspark's own.
         return True
-    return network.answers(host, port, ANSWER_SECONDS)
+    return network.answers(host, port, CONNECT_SECONDS)
 
 
 def no_answer(session: Any) -> str:

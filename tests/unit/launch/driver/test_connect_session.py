@@ -111,6 +111,15 @@ class Answering(SimpleNamespace):
     __hash__ = object.__hash__
 
 
+class Mute(Answering):
+    """Its server says nothing."""
+
+    @property
+    def version(self) -> str:
+        self.asked.wait()
+        return ""
+
+
 def test_the_session_that_is_required(monkeypatch):
     with network.listen("127.0.0.1") as listener:
         answering = Answering(**vars(of(f"127.0.0.1:{listener.getsockname()[1]}")))
@@ -131,12 +140,14 @@ def test_the_session_that_is_required(monkeypatch):
 
 
 def test_a_server_that_listens_and_never_answers_is_refused(monkeypatch, may_end):
-    monkeypatch.setattr(session, "FIRST_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(session, "ANSWER_SECONDS", 0.05)
     with network.listen("127.0.0.1") as listener:
-        mute = Answering(**vars(of(f"127.0.0.1:{listener.getsockname()[1]}")))
-        mute.conf.get = lambda name, default: may_end.wait()
+        mute = Mute(**vars(of(f"127.0.0.1:{listener.getsockname()[1]}")), asked=may_end)
         with pytest.raises(LaunchError, match=r"has not answered in 0\.05 s: .* encrypts and the"):
             required(monkeypatch, mute)
+        mute.conf.get = lambda name, default: may_end.wait()
+        with pytest.raises(LaunchError, match=r"hangs or has lost its Spark"):
+            session.setting(mute, "spark.master")
 
 
 def test_at_its_end_the_process_asks_a_server_once():
