@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from sparkdl_runner.base.databricks import on_databricks
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.jobs.spark import class_archive, python_daemon
+from sparkdl_runner.launch.driver.connect import session as connect_session
 from sparkdl_runner.launch.driver.local_launcher import check_cores
 from sparkdl_runner.launch.driver.spark import java
 from sparkdl_runner.launch.driver.spark.context import (
-    no_spark_connect,
+    is_spark_connect,
     refuse_spark_connect,
     running_context,
 )
@@ -32,17 +33,17 @@ LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
 def start_spark(app_name: str, *, slots: int, jvm_options: str = "") -> SparkSession:
-    """Returns the running session, or starts one.
+    """Returns the running session, or starts one; where SPARK_REMOTE is set, of Spark Connect.
 
     Args:
-        app_name: Its name, where one is started.
+        app_name: Its name, where one is started that is not of Spark Connect.
         slots: How many tasks run at once, where neither spark-submit nor PYSPARK_SUBMIT_ARGS
             has chosen a master; 0 for one on each core.
         jvm_options: For the JVM, in the same case.
 
     Raises:
-        LaunchError: Spark is reached by Spark Connect, is not installed, or does not start; or this
-            machine is too small for so many slots.
+        LaunchError: Spark is not installed, does not start or does not answer; or this machine is
+            too small for so many slots.
     """
     if not is_chosen() and running_context() is None:
         check_cores(
@@ -56,15 +57,12 @@ def start_spark(app_name: str, *, slots: int, jvm_options: str = "") -> SparkSes
             "This needs Spark, and pyspark is not installed here: run pip install "
             "'sparkdl-runner[spark]'."
         )
-    if "SPARK_REMOTE" in os.environ:
-        # The text leaves the variable's value out: it may hold a token.
-        raise no_spark_connect(
-            "SPARK_REMOTE is set, so that this would reach Spark through Spark Connect"
-        )
+    if is_spark_connect() or "SPARK_REMOTE" in os.environ:
+        session: SparkSession = connect_session.start_session()
+        return session
     import pyspark
     from pyspark.sql import SparkSession
 
-    refuse_spark_connect()
     # Spark would otherwise start whatever is called python3.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name).config("spark.ui.showConsoleProgress", "false")
@@ -143,10 +141,10 @@ def spark_session(app_name: str, *, slots: int, jvm_options: str = "") -> Iterat
 
 def is_shared() -> bool:
     """Whether a session is there that others use, and that is not ours to stop."""
-    return on_databricks() or running_context() is not None
+    return on_databricks() or running_context() is not None or is_spark_connect()
 
 
 def is_chosen() -> bool:
     """Whether spark-submit, Databricks or the environment says where Spark runs."""
-    chosen_by = {"PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS"}
+    chosen_by = {"PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE"}
     return on_databricks() or not chosen_by.isdisjoint(os.environ)

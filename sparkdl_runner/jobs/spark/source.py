@@ -83,20 +83,22 @@ class Source(Settings):
 
         try:
             frame = self._open(spark)
+            columns = frame.columns  # A Spark Connect server looks now.
         except AnalysisException as error:
             raise ConfigError(self._why_not(spark, error)) from None
         except Exception as error:
             raise ConfigError(self._unreadable(java.cause(error))) from None
-        if not frame.columns:
+        if not columns:
             raise ConfigError(f"{self.place} is empty: it has no columns and no rows.")
         if self._form() == "csv":
             check_csv(frame, self.place, self.options, self.columns)
-        unknown = [column for column in self.columns or [] if column not in frame.columns]
+        unknown = [column for column in self.columns or [] if column not in columns]
         if unknown:
-            near = did_you_mean(unknown[0], frame.columns)
+            near = did_you_mean(unknown[0], columns)
             raise ConfigError(f"{self.place} has no column {unknown[0]!r}{near}")
         try:
             kept = frame if self.where is None else frame.where(self.where)
+            kept.schema  # noqa: B018 - as above
         except Exception as error:
             raise ConfigError(
                 f"the condition {self.where!r} does not fit {self.place}: {java.cause(error)}."
@@ -124,6 +126,8 @@ class Source(Settings):
             url = storage.qualified(path, spark)
             files = make_spark_converter(url, allow_nulls=True).file_urls
             return spark.read.options(**self.options).parquet(*files)
+        if storage.looks_itself(spark):  # Spark's own working folder is another one.
+            path = storage.qualified(path, spark)
         reader = spark.read.format(form)
         if form == "csv":
             reader = reader.options(**CSV_OPTIONS)

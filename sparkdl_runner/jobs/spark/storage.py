@@ -1,4 +1,7 @@
-"""Checks by Spark's filesystems whether a place exists and can be written."""
+"""Checks by Spark's filesystems whether a place exists and can be written.
+
+Where Spark is reached by Spark Connect, its filesystems are on another host: then this host looks.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from urllib.parse import urlsplit
 from sparkdl_runner.base.filesystem import local_path, normalize_url, open_filesystem, redact
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.launch.driver.spark import java
+from sparkdl_runner.launch.driver.spark.context import is_spark_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,12 +24,22 @@ if TYPE_CHECKING:
 _UNWRITABLE = "Make it writable, or choose another place."
 
 
+def looks_itself(spark: SparkSession | None) -> bool:
+    """Whether this host looks, since there is no Spark's JVM in this process."""
+    return spark is None or is_spark_connect()
+
+
 def open_path(spark: SparkSession, path: str) -> tuple[Any, Any]:
     """Hadoop's ``FileSystem`` and ``Path`` of a place.
 
     Raises:
-        ConfigError: It is of no kind that Spark knows.
+        ConfigError: It is of no kind that Spark knows, or only a Spark Connect server knows it.
     """
+    if looks_itself(spark):
+        raise ConfigError(
+            f"files in {redact(path)} would be put in place by Spark's own JVM, and a session of "
+            "Spark Connect has none here: name a table, or a folder that does not exist."
+        )
     with _refused(f"Spark cannot reach {redact(path)}"):
         there = spark._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
         return there.getFileSystem(spark._jsc.hadoopConfiguration()), there
@@ -38,9 +52,10 @@ def qualified(path: str, spark: SparkSession | None) -> str:
         ConfigError: It is no usable URL.
     """
     if not urlsplit(path).scheme and not path.startswith(("/Volumes/", "/dbfs/")):
-        if spark is None:
+        if looks_itself(spark):
             path = f"file://{Path(path).resolve()}"
         else:
+            assert spark is not None  # noqa: S101 - it looks
             filesystem, there = open_path(spark, path)
             path = str(filesystem.makeQualified(there).toString())
     try:
@@ -55,6 +70,10 @@ def exists(spark: SparkSession, path: str) -> bool:
     Raises:
         ConfigError: The storage does not answer, or is of no kind that Spark knows.
     """
+    if looks_itself(spark):
+        with _refused(f"cannot look at {redact(path)}"):
+            arrow, place = open_filesystem(qualified(path, spark))
+            return bool(arrow.get_file_info(place).type)  # NotFound is 0.
     filesystem, there = open_path(spark, path)
     with _refused(f"cannot look at {redact(path)}"):
         return bool(filesystem.exists(there))
@@ -66,13 +85,14 @@ def is_file(path: str, spark: SparkSession | None) -> bool:
     Raises:
         ConfigError: It is no usable URL, or Spark cannot look.
     """
-    if spark is None:
-        url = qualified(path, None)
+    if looks_itself(spark):
+        url = qualified(path, spark)
         try:
             arrow, place = open_filesystem(url)
             return bool(arrow.get_file_info(place).is_file)
         except (OSError, ImportError, ValueError):
             return False  # What goes on to read it says why it cannot.
+    assert spark is not None  # noqa: S101 - it looks
     if not exists(spark, path):
         return False
     filesystem, there = open_path(spark, path)
@@ -89,6 +109,15 @@ def held_by(spark: SparkSession, path: str) -> dict[str, bool]:
     """
     if not exists(spark, path):
         return {}
+    if looks_itself(spark):
+        from pyarrow.fs import FileSelector, FileType
+
+        with _refused(f"cannot look into {redact(path)}"):
+            arrow, place = open_filesystem(qualified(path, spark))
+            if is_file(path, spark):
+                return {place.rpartition("/")[2]: False}
+            found = arrow.get_file_info(FileSelector(place))
+            return {info.base_name: info.type == FileType.Directory for info in found}
     filesystem, there = open_path(spark, path)
     with _refused(f"cannot look into {redact(path)}"):
         statuses = filesystem.listStatus(there)
@@ -117,6 +146,9 @@ def check_writable(spark: SparkSession, path: str) -> None:
     Raises:
         ConfigError: That fails.
     """
+    if looks_itself(spark):
+        check_ranks_may_write(qualified(path, spark))
+        return
     filesystem, folder = open_path(spark, path)
     _, probe = open_path(spark, _probe(path))
     with _refused(f"cannot write to {redact(path)}", _UNWRITABLE):

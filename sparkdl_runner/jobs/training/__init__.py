@@ -29,8 +29,9 @@ from sparkdl_runner.launch.driver.calls.call import pack, work_of
 from sparkdl_runner.launch.driver.calls.chosen_place import chosen_place
 from sparkdl_runner.launch.driver.mlflow_run import at_place, secrets_for_ranks
 from sparkdl_runner.launch.driver.spark import checks, slots
-from sparkdl_runner.launch.driver.spark.context import require_spark_context
+from sparkdl_runner.launch.driver.spark.context import is_spark_connect, require_spark_context
 from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
+from sparkdl_runner.launch.driver.stop_request import StopRequest
 from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.runner import DistributedRunner
 from sparkdl_runner.tracking.settings import Tracking
@@ -220,7 +221,7 @@ def prepared(
         work.check_data(opened)
         if settings.cache_url is not None and spark is not None:
             use_cache(spark, settings.cache_url)
-        if settings.num_proc > 0 and converts and keeps_spares:
+        if settings.num_proc > 0 and converts and keeps_spares and not is_spark_connect():
             background.submit(start_early, settings)
         data = work.converted(opened, spark, stack)
         phases.end("convert data")
@@ -292,7 +293,13 @@ def _check_slots(settings: TrainSettings) -> None:
     Raises:
         LaunchError: They cannot, or not in time.
     """
+    config, backend = settings.run_config.build(), get_backend(settings.backend)
+    if is_spark_connect():
+        from sparkdl_runner.launch.driver.connect.launcher import ConnectLauncher
+
+        stop = StopRequest()
+        ConnectLauncher(settings.num_proc, backend, config, stop).wait_for_slots(config, stop)
+        return
     context = require_spark_context()
-    config = settings.run_config.build()
-    checks.check(context, get_backend(settings.backend), config)
+    checks.check(context, backend, config)
     slots.wait_for_slots(context, settings.num_proc, config, profile=rank_profile(context))

@@ -19,9 +19,15 @@ if TYPE_CHECKING:
 
 def is_read_in_place(source: Source, spark: SparkSession | None) -> bool:
     """Whether ranks read the source's own files: a folder of Parquet files, and no Delta table."""
-    if not source.is_plain or storage.is_file(source.path or "", spark):
+    path = source.path or ""
+    if not source.is_plain or storage.is_file(path, spark):
         return False
-    return spark is None or not storage.exists(spark, f"{source.path}/_delta_log")
+    if spark is None:
+        return True
+    if storage.exists(spark, f"{path}/_delta_log"):
+        return False
+    # A Spark Connect server may see what this host does not.
+    return not storage.looks_itself(spark) or storage.exists(spark, path)
 
 
 def open_source(source: Source, spark: SparkSession | None) -> DataFrame | SparkDatasetConverter:

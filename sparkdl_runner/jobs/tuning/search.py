@@ -6,10 +6,11 @@ import dataclasses
 import json
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.base.nearest import did_you_mean
 from sparkdl_runner.base.shown_text import first_line
@@ -22,7 +23,9 @@ from sparkdl_runner.jobs.tuning.settings import TuneSettings
 from sparkdl_runner.jobs.tuning.study import open_study, storage_must_answer
 from sparkdl_runner.launch.driver.calls.interruptible import WAKE_SECONDS
 from sparkdl_runner.launch.driver.calls.spares import SPARE_SECONDS
+from sparkdl_runner.launch.driver.connect import probe
 from sparkdl_runner.launch.driver.spark import slots
+from sparkdl_runner.launch.driver.spark.context import is_spark_connect
 from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.tracking.entries import HIDDEN
 from sparkdl_runner.tracking.run.opening.notebook_source import SOURCE_TAG
@@ -31,6 +34,9 @@ from sparkdl_runner.tracking.run.opening.store import make_default_store, open_s
 from sparkdl_runner.tracking.run.parameters_and_tags import tell_best
 from sparkdl_runner.tracking.settings import Tracking
 from sparkdl_runner.training.description.described import pairs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PARENT_ATTRIBUTE = "mlflow_run_id"
 RUN_ATTRIBUTE = "run_id"
@@ -121,8 +127,7 @@ class Search:
         wanted, spark = self._settings.tune.parallel, self._training.spark
         if spark is None or self._settings.num_proc <= 0:
             return 1
-        context = spark.sparkContext
-        fit = slots.count_slots(context, rank_profile(context)) // self._settings.num_proc
+        fit = _count_slots(spark) // self._settings.num_proc
         return max(1, fit if wanted == "auto" else min(fit, wanted))
 
     def _end_lost_run(self, study: Any, trial: Any) -> None:
@@ -165,13 +170,8 @@ class Search:
                 self._run_trial()
             return
         assert self._training.spark is not None  # noqa: S101 - there are slots
-        context = self._training.spark.sparkContext
-        group = f"tune-{self._parent_id}"
-
-        def in_group() -> None:
-            context.setJobGroup(group, f"trials of {self._parent_id}", interruptOnCancel=True)
-
-        with ThreadPoolExecutor(self._at_once, "sparkdl-tune", initializer=in_group) as pool:
+        begin, cancel = _job_group(self._training.spark, self._parent_id)
+        with ThreadPoolExecutor(self._at_once, "sparkdl-tune", initializer=begin) as pool:
             running = [pool.submit(self._run_trial) for _ in range(number)]
             try:
                 left = set(running)
@@ -183,7 +183,7 @@ class Search:
                 self._stopping.set()
                 # A trial may submit its job only after the first call.
                 while wait(running, timeout=1).not_done:
-                    context.cancelJobGroup(group)
+                    cancel()
                 raise
 
     def _run_trial(self) -> None:
@@ -281,6 +281,24 @@ class Search:
             mlflow_run.register(
                 run_id, mlflow_settings.registered_model_name, mlflow_settings.alias
             )
+
+
+def _count_slots(spark: SparkSession) -> int:
+    if is_spark_connect():
+        return probe.slots_of(spark)
+    return slots.count_slots(spark.sparkContext, rank_profile(spark.sparkContext))
+
+
+def _job_group(spark: SparkSession, parent_id: str) -> tuple[Callable[[], None], Callable[[], Any]]:
+    """What puts a thread's jobs into a group, and what cancels the group."""
+    if is_spark_connect():  # Its queries have threads of their own.
+        return (lambda: None), spark.interruptAll
+    context, group = spark.sparkContext, f"tune-{parent_id}"
+
+    def begin() -> None:
+        context.setJobGroup(group, f"trials of {parent_id}", interruptOnCancel=True)
+
+    return begin, partial(context.cancelJobGroup, group)
 
 
 def name_of(trial: Any) -> str:

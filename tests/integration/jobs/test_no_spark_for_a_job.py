@@ -41,9 +41,18 @@ def test_java_is_not_there(tmp_path, argv):
 
 
 @pytest.mark.parametrize("argv", [CONVERT, RUN])
-def test_the_environment_asks_for_spark_connect(tmp_path, argv):
-    said = sparkdl_runner(tmp_path, *argv, SPARK_REMOTE="sc://localhost/;token=secret")
-    assert "SPARK_REMOTE is set, so that this would reach Spark through Spark Connect" in said
+@pytest.mark.parametrize(
+    ("remote", "told"),
+    [
+        ("sc://127.0.0.1:9/;token=secret", "The Spark Connect server at 127.0.0.1:9 does not"),
+        ("local[2];token=secret", "SPARK_REMOTE is no address of a Spark Connect server: set it"),
+    ],
+)
+def test_the_environment_names_a_spark_connect_server_that_is_not_there(
+    tmp_path, argv, remote, told
+):
+    said = sparkdl_runner(tmp_path, *argv, SPARK_REMOTE=remote)
+    assert told in said or "Spark Connect's client is not complete here" in said
     assert "secret" not in said
 
 

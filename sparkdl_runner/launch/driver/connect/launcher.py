@@ -81,7 +81,7 @@ class ConnectLauncher:
         """See ``Launcher.run``."""
         if attempt.is_restart:
             self._surroundings = self._probe(attempt.config, stop)
-        num_proc = self._wait_for_slots(attempt.config, stop)
+        num_proc = self.wait_for_slots(attempt.config, stop)
         self._num_proc = self._num_proc or num_proc
         gang = ConnectGang(self._session, self._surroundings, attempt, num_proc, reports)
         with stop.told_to(gang.request_stop, gang.interrupt):
@@ -90,8 +90,13 @@ class ConnectLauncher:
     def _probe(self, config: RunConfig, stop: StopRequest) -> Surroundings:
         return probe(self._session, config, self._backend.imports, stop)
 
-    def _wait_for_slots(self, config: RunConfig, stop: StopRequest) -> int:
-        """How many ranks are started, once there are slots for them."""
+    def wait_for_slots(self, config: RunConfig, stop: StopRequest) -> int:
+        """How many ranks are started, once there are slots for them.
+
+        Raises:
+            LaunchError: There are too few.
+            RunCancelledError: ``stop`` was cancelled.
+        """
         least = config.min_num_proc
         deadline = time.monotonic() + (0 if self.is_single_host else config.slot_wait_seconds)
         while True:

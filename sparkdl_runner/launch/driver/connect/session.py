@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -61,11 +62,11 @@ def require_session() -> Any:
             "SparkSession.builder.remote('sc://HOST').getOrCreate() before run(), or use a "
             "negative number to run on this host alone, without Spark."
         )
-    if not answers(session):
-        raise LaunchError(no_answer(session))
     if session not in _seen:
         atexit.register(_let_the_process_exit, session)
         _seen.add(session)
+    if not answers(session):
+        raise LaunchError(no_answer(session))
     version = answer(session, lambda: session.version)
     check_version(version)
     if version.partition(".")[0] != pyspark.__version__.partition(".")[0]:
@@ -75,6 +76,30 @@ def require_session() -> Any:
             f"'pyspark[connect]=={version}')."
         )
     return session
+
+
+def start_session() -> Any:
+    """This process's session; where it has none, one that reaches what SPARK_REMOTE names.
+
+    Raises:
+        LaunchError: SPARK_REMOTE is no address, or see ``require_session``.
+    """
+    with suppress(ImportError):  # Then the client is not complete.
+        from pyspark.sql.connect.session import SparkSession
+
+        if SparkSession.getActiveSession() is None and SparkSession._default_session is None:
+            try:
+                # As getOrCreate does, which would first ask a server that may not be there.
+                session = SparkSession(os.environ.get("SPARK_REMOTE", ""))
+            except Exception:
+                # The variable's value is left out, which may hold a token.
+                raise LaunchError(
+                    "SPARK_REMOTE is no address of a Spark Connect server: set it to sc://HOST, or "
+                    "sc://HOST:PORT/;use_ssl=true, or unset it."
+                ) from None
+            SparkSession._set_default_and_active_session(session)
+            os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    return require_session()
 
 
 def in_this_session(call: Callable[[], _T]) -> Callable[[], _T]:

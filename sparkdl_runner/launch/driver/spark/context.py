@@ -76,7 +76,7 @@ def no_spark_connect(found: str) -> LaunchError:
     return LaunchError(
         f"{found}, and what was called needs a classic session, with Spark's driver in this "
         "process: use one (on Databricks: dedicated access mode, not serverless or standard), or "
-        "call DistributedRunner in a program of yours, which runs ranks through Spark Connect."
+        "call DistributedRunner or a job, which run ranks through Spark Connect."
     )
 
 
