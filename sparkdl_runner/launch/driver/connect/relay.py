@@ -19,6 +19,8 @@ from typing import Any
 
 # A relay whose client is not heard for so long ends.
 SILENCE_SECONDS = 10.0
+# Another question may be on its way when the client says that it is over.
+_LATE_SECONDS = 1.0
 # A question travels in the text of a query, an answer in the schema of its result.
 _MOST_AT_ONCE = 1 << 20
 # A link keeps so many bytes that the other end has not confirmed; then its sender waits.
@@ -108,7 +110,7 @@ class Relay:
 
     def __init__(self) -> None:
         self._links: dict[str, Link] = {}
-        self._agents = self._answers = 0
+        self._agents = self._answers = self._waiting = 0
         self._moved = asyncio.Event()
         self._heard_at = time.monotonic()
         self._is_over = False
@@ -124,7 +126,9 @@ class Relay:
             await asyncio.start_server(self._agent, sock=agents),
             await asyncio.start_unix_server(self._question, sock=questions, limit=_LINE_BYTES),
         ):
-            while not self._is_over and time.monotonic() - self._heard_at < SILENCE_SECONDS:
+            while self._waiting or time.monotonic() < self._heard_at + (
+                _LATE_SECONDS if self._is_over else SILENCE_SECONDS
+            ):
                 await asyncio.sleep(0.2)
             for link in self._links.values():
                 link.close()
@@ -147,15 +151,20 @@ class Relay:
                 self._links[name].take(told)
         if self._is_over:
             self._moved.set()
+        self._waiting += 1
         with suppress(TimeoutError):
             await asyncio.wait_for(self._moved.wait(), question["wait_seconds"])
-        self._moved.clear()
+        if not self._is_over:
+            self._moved.clear()
         self._links = {name: link for name, link in self._links.items() if not link.is_over}
         self._answers += 1
         links = {name: link.told() for name, link in self._links.items()}
         writer.write(json.dumps({"number": self._answers, "links": links}).encode() + b"\n")
-        await writer.drain()
-        writer.close()
+        try:
+            await writer.drain()
+        finally:
+            self._waiting -= 1
+            writer.close()
 
 
 def main(agents: str, questions: str) -> None:

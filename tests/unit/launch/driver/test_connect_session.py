@@ -136,7 +136,7 @@ def test_the_session_that_is_required(monkeypatch):
     with pytest.raises(LaunchError, match="There is no Spark Connect session: create one"):
         required(monkeypatch, None)
     with closed_port() as port, pytest.raises(LaunchError, match=f"1:{port} does not answer: it"):
-        required(monkeypatch, of(f"127.0.0.1:{port}"))
+        required(monkeypatch, Answering(**vars(of(f"127.0.0.1:{port}"))))
 
 
 def test_a_server_that_listens_and_never_answers_is_refused(monkeypatch, may_end):
