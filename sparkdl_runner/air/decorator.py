@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Generic, ParamSpec, TypeVar, cast
@@ -137,7 +137,7 @@ class DistributedFunction(Generic[P, T]):
             future = runner.submit(on_each_rank(self.func), *args, **kwargs)
             try:
                 return cast(list[T], future.result(settings.timeout))
-            except FutureTimeoutError:
+            except TimeoutError:
                 if future.done():  # The function's own.
                     raise
                 raise TimeoutError(
@@ -145,8 +145,9 @@ class DistributedFunction(Generic[P, T]):
                     "raise timeout=, or pass None for no limit."
                 ) from None
             finally:
-                # Also after Ctrl-C; the GPUs are given back only once the ranks have ended.
+                # After Ctrl-C, too. The GPUs are free once the ranks have ended.
                 future.cancel()
+                wait([future])
 
     def _num_proc(self) -> int:
         wanted, visible = self.num_accelerators, len(visible_gpus())

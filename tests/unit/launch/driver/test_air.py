@@ -57,7 +57,7 @@ def test_a_decorated_function_is_not_called_directly():
 
 
 def test_gpus_elsewhere_are_refused():
-    with pytest.raises(LaunchError, match=r"remote is True, .* \.gather\(double\.func, …\)|remote"):
+    with pytest.raises(LaunchError, match=r"remote is True, .*\.gather\(double\.func, …\)"):
         distributed(gpus=8, gpu_type="H100", remote=True)(double)
     with pytest.raises(LaunchError, match="remote is True"):
         distributed()(double).with_overrides(remote=True)
@@ -130,12 +130,12 @@ def test_arguments_that_mean_nothing_are_refused():
     with pytest.raises(TypeError, match=r"needs parentheses.*: @distributed\(\)"):
         distributed(double)
     for count in (0, -2, True, 2.0):
-        with pytest.raises(ValueError, match="num_accelerators is .*; it must be a positive"):
+        with pytest.raises(ValueError, match=r"num_accelerators is .*; it must be a positive"):
             distributed(count)
     with pytest.raises(ValueError, match="leave gpus out"):
         distributed(2, gpus=2)
     for timeout in (0, -1, "1h", True):
-        with pytest.raises(ValueError, match="timeout is .*; it must be a positive"):
+        with pytest.raises(ValueError, match=r"timeout is .*; it must be a positive"):
             distributed(timeout=timeout)
     with pytest.raises(TypeError, match="must be a RunConfig"):
         distributed(run_config={})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from sparkdl_runner import LaunchError, RunConfig, TorchDistributor, torch_distributor
@@ -56,10 +58,8 @@ def test_the_first_gpus_of_this_machine_are_shown_to_all_ranks(settings, monkeyp
 
 
 def test_gpus_that_spark_gives_its_driver_come_first(settings, monkeypatch):
-    class Context:
-        resources = {"gpu": type("Gpu", (), {"addresses": ["2", "0"]})}
-
-    monkeypatch.setattr(torch_distributor, "running_context", Context)
+    context = SimpleNamespace(resources={"gpu": SimpleNamespace(addresses=["2", "0"])})
+    monkeypatch.setattr(torch_distributor, "running_context", lambda: context)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6,7")
     assert config_of(TorchDistributor(2)).environment == {"CUDA_VISIBLE_DEVICES": "7,5"}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
