@@ -1,4 +1,4 @@
-"""``sparkdl.horovod`` and ``horovod.spark`` under this package's name, and Horovod's own estimators.
+"""``sparkdl.horovod`` and ``horovod.spark`` under this package's name, and Horovod's estimators.
 
 Importing it imports neither horovod nor pyspark; what is for the estimators is loaded when it is
 first used.

@@ -15,6 +15,7 @@ from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.horovod.output_streams import OutputStreams, with_marked_errors
 from sparkdl_runner.launch.agent.worker_environment import HOSTS_OWN
 from sparkdl_runner.launch.config import RunConfig
+from sparkdl_runner.launch.driver.calls.checks import check_config
 from sparkdl_runner.launch.driver.calls.ingredients import ingredients
 from sparkdl_runner.launch.driver.spark.context import require_spark_context
 from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
@@ -79,6 +80,7 @@ class SparkBackend:
         **of_horovod: Any,
     ) -> None:
         _check_horovods(of_horovod)
+        check_config(run_config)
         run_config = run_config or RunConfig()
         if start_timeout is not None:
             run_config = replace(
