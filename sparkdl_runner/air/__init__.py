@@ -3,4 +3,4 @@
 from sparkdl_runner.air import runtime as runtime
 from sparkdl_runner.air.decorator import DistributedFunction, distributed
 
-__all__ = ["DistributedFunction", "distributed", "runtime"]
+__all__ = ["DistributedFunction", "distributed"]

@@ -5,6 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
+__all__ = [
+    "get_global_rank",
+    "get_local_rank",
+    "get_local_world_size",
+    "get_node_rank",
+    "get_world_size",
+]
+
 
 def get_global_rank(group: Any = None) -> int:
     """The rank of this process, from 0.

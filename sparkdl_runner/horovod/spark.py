@@ -18,6 +18,8 @@ from sparkdl_runner.launch.driver.spark.context import (
     settings_of,
 )
 
+__all__ = ["run", "run_elastic"]
+
 # Horovod resets for ever unless reset_limit says otherwise.
 _MOST_RESETS = 1000
 

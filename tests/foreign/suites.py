@@ -126,7 +126,8 @@ def _petastorm() -> Suite:
 def _spark() -> list[Suite]:
     """Spark's tests are in no wheel: SPARK_SOURCE names an unpacked source of it.
 
-    Of those of tuning OneVsRest is left out, which takes Spark's own classifiers, and what looks at their Params.
+    Of those of tuning, OneVsRest is left out, which takes Spark's own classifiers, and what looks
+    at their Params.
     """
     source = os.environ.get("SPARK_SOURCE")
     if not source:
@@ -207,13 +208,35 @@ def _horovod() -> list[Suite]:
         for file, arguments in examples.items()
     )
     run_examples = Suite(name="horovod-examples", here=ours, there=horovodrun, starts=starts)
-    return [*tests, run_examples, _horovod_spark(Path(source))]
+    return [*tests, run_examples, _horovod_spark(Path(source)), _horovod_spark_run(Path(source))]
+
+
+def _horovod_spark_run(source: Path) -> Suite:
+    """Tests of ``horovod.spark.run`` and ``run_elastic``, with this package's and with Horovod's.
+
+    Left out is what needs MPI, and what looks at how Horovod starts its ranks.
+    """
+    file = (source / "test" / "integration" / "test_spark.py").absolute()
+    path = os.pathsep.join([str(file.parent), STAND_INS, os.environ.get("PYTHONPATH", "")])
+    python = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path}
+    chosen = "happy_run_with_gloo or happy_run_elastic or timeout_with_gloo"
+    return Suite(
+        name="horovod-spark-run",
+        here=by_command(sys.executable, **python, FOREIGN_RUN="sparkdl_runner"),
+        there=by_command(sys.executable, **python),
+        starts=(("tests", str(file), "-p", "foreign.horovod_names", "-k", chosen),),
+        num_proc=1,
+        known={
+            "test_spark.py::SparkTests::test_timeout_with_gloo": "the error names the slots that "
+            "are needed and there, in other words than Horovod's.",
+        },
+    )
 
 
 def _horovod_spark(source: Path) -> Suite:
     """Horovod's TorchEstimator, with this package's backend and with ``horovod.spark.run``.
 
-    Left out is ``horovod.spark.run_elastic``, which knows no backend.
+    Left out is ``horovod.spark.run_elastic``, which knows no backend; see ``_horovod_spark_run``.
     """
     file = (source / "test" / "integration" / "test_spark_torch.py").absolute()
     # Spark's Python processes unpickle classes of the file, and import what that imports.
