@@ -23,7 +23,7 @@ def get_global_rank(group: Any = None) -> int:
     if group is not None:
         import torch.distributed
 
-        return torch.distributed.get_rank(group)
+        return int(torch.distributed.get_rank(group))
     return int(os.environ.get("RANK", "0"))
 
 
