@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from importlib import metadata
 
@@ -139,3 +140,36 @@ def test_variables_of_the_backend_and_of_a_fit_come_together(monkeypatch):
     monkeypatch.setattr(spark_backend, "DistributedRunner", Runner)
     backend.run(print, env={"B": "2"})
     assert made == [{"A": "1", "B": "2"}]
+
+
+def test_streams_get_what_ranks_print(monkeypatch):
+    made = []
+
+    class Runner:
+        mlflow_run_id = None
+
+        def __init__(self, **options):
+            self.reports = []
+            self.verbosity = options["run_config"].driver_log_verbosity
+            made.append(self)
+
+        def gather(self, function):
+            return [function()]
+
+    # Only with "all" do agents send what ranks print.
+    quiet = RunConfig(driver_log_verbosity="log_callback_only")
+    out, error = io.StringIO(), io.StringIO()
+    backends = [
+        SparkBackend(2, run_config=quiet),
+        SparkBackend(2, run_config=quiet, stdout=out),
+        SparkBackend(2, run_config=quiet, prefix_output_with_timestamp=True),
+        SparkBackend(2, run_config=quiet, stdout=out, stderr=out),
+    ]
+    monkeypatch.setattr(spark_backend, "DistributedRunner", Runner)
+    monkeypatch.setattr(sys, "stderr", error)
+    for backend in backends:
+        backend.run(lambda: print("e", file=sys.stderr))
+    assert [len(runner.reports) for runner in made] == [0, 1, 1, 1]
+    assert [runner.verbosity for runner in made] == ["log_callback_only", "all", "all", "all"]
+    # Those of the two that tell stderr from stdout are marked.
+    assert error.getvalue() == "e\n<stderr>:e\n<stderr>:e\ne\n"
