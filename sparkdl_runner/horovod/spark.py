@@ -149,10 +149,11 @@ def run_elastic(
             warnings.warn(f"{earlier} is deprecated: use {name}.", DeprecationWarning, stacklevel=2)
     least = next((n for n in (min_np, min_num_proc, num_proc) if n is not None), None)
     most = next((n for n in (max_np, max_num_proc, num_proc) if n is not None), None)
+    config = run_config or RunConfig()
     config = replace(
-        run_config or RunConfig(),
-        min_num_proc=least,
-        max_restarts=_MOST_RESETS if reset_limit is None else reset_limit,
+        config,
+        min_num_proc=config.min_num_proc if least is None else least,
+        max_restarts=config.max_restarts or _MOST_RESETS if reset_limit is None else reset_limit,
     )
     seconds = _start_timeout(start_timeout)
     if seconds is not None:

@@ -164,9 +164,12 @@ def test_lines_that_a_receiver_shows_are_not_on_the_console(capsys):
 
         def printed(self, world, lines):
             self.seen += lines
+            if self.shows is None:
+                raise TypeError
             return self.shows
 
-    for shows, on_console in (True, ""), (False, "[rank 0] a\n"):
+    # A stream that takes no text must not end a training.
+    for shows, on_console in (True, ""), (False, "[rank 0] a\n"), (None, "[rank 0] a\n"):
         receivers = Shows(shows), Reports()
         Gang(*receivers, show_output=True).take(WORLD, Output(["a"]))
         assert receivers[0].seen == ["a"]
