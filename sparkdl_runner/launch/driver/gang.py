@@ -112,7 +112,7 @@ class Gang(ABC):
             case Output(lines):
                 shown = False
                 with self._tolerance():
-                    shown = any([taker.printed(world, lines) for taker in self._reports])
+                    shown = any(taker.printed(world, lines) for taker in self._reports)
                 if self._show_output and not shown:
                     write_lines(sys.stdout, world, lines)
             case Unfinished(text):
