@@ -131,6 +131,43 @@ def test_horovod_spark_run(notebook: dict[str, Any]) -> None:
 
 
 @pytest.mark.usefixtures("spark")
+def test_an_elastic_run_goes_on_from_its_last_commit(tmp_path: Path) -> None:
+    """Only the import was changed: nobody says where commits are kept."""
+    from sparkdl_runner import horovod
+
+    def train(died: str) -> list[int]:
+        import horovod.torch as hvd
+        import torch
+
+        hvd.init()
+        model = torch.nn.Linear(1, 1)
+
+        @hvd.elastic.run  # type: ignore[misc]
+        def loop(state: Any) -> list[int]:
+            while state.step < 4:
+                if state.step == 2 and hvd.rank() == 1 and not os.path.exists(died):
+                    Path(died).touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                hvd.allreduce(torch.ones(1), name=f"step-{state.step}")
+                state.step += 1
+                state.commits.append(os.environ["SPARKDL_RUNNER_ELASTIC_STATE_URL"])
+                state.commit()
+            return state.commits
+
+        print("begins", file=sys.stderr)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return loop(hvd.elastic.TorchState(model, optimizer, step=0, commits=[]))
+
+    lines, quick = io.StringIO(), RunConfig(restart_backoff_seconds=0)
+    options = {"num_proc": 2, "reset_limit": 1, "stderr": lines, "run_config": quick}
+    found = horovod.spark.run_elastic(train, args=(str(tmp_path / "died"),), **options)
+    assert len(found[0]) == 4
+    assert found == [[found[0][0]] * 4] * 2
+    assert not Path(found[0][0].removeprefix("file://")).exists()
+    assert lines.getvalue().count("<stderr>:begins\n") == 4
+
+
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("is_local", [False, True], ids=["on-spark", "on-the-driver"])
 def test_torch_distributor(notebook: dict[str, Any], is_local: bool) -> None:
     from pyspark.ml.torch.distributor import TorchDistributor
