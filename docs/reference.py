@@ -33,7 +33,14 @@ PAGES = (
         "runner.md",
         "sparkdl_runner",
         (PACKAGE,),
-        ("HorovodRunner", "DistributedRunner", "RunConfig", "World", "current_world"),
+        (
+            "HorovodRunner",
+            "DistributedRunner",
+            "TorchDistributor",
+            "RunConfig",
+            "World",
+            "current_world",
+        ),
     ),
     Page(
         "data.md",
@@ -54,8 +61,13 @@ PAGES = (
     Page(
         "horovod.md",
         "sparkdl_runner.horovod",
-        (f"{PACKAGE}.horovod", f"{PACKAGE}.horovod.tensorflow.keras"),
+        (
+            f"{PACKAGE}.horovod",
+            f"{PACKAGE}.horovod.spark",
+            f"{PACKAGE}.horovod.tensorflow.keras",
+        ),
     ),
+    Page("air.md", "sparkdl_runner.air", (f"{PACKAGE}.air", f"{PACKAGE}.air.runtime")),
 )
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sparkdl_runner.rank.world import World as World
     from sparkdl_runner.rank.world import current_world as current_world
     from sparkdl_runner.runner import DistributedRunner as DistributedRunner
+    from sparkdl_runner.torch_distributor import TorchDistributor as TorchDistributor
     from sparkdl_runner.training.loop.trainer import Trainer as Trainer
     from sparkdl_runner.training.memory import plan_memory as plan_memory
 
@@ -46,6 +47,7 @@ _HOMES = {
     "WorkerError": "errors",
     "WorkerFailedError": "errors",
     "WorkerHungError": "errors",
+    "TorchDistributor": "torch_distributor",
     "Trainer": "training.loop.trainer",
     "World": "rank.world",
     "current_world": "rank.world",

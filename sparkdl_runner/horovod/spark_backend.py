@@ -5,33 +5,29 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TextIO
 
 from sparkdl_runner.base.nearest import nearest
 from sparkdl_runner.base.renamed import renamed
 from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.horovod.output_streams import OutputStreams, with_marked_errors
 from sparkdl_runner.launch.agent.worker_environment import HOSTS_OWN
 from sparkdl_runner.launch.config import RunConfig
+from sparkdl_runner.launch.driver.calls.checks import check_config
 from sparkdl_runner.launch.driver.calls.ingredients import ingredients
 from sparkdl_runner.launch.driver.spark.context import require_spark_context
 from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.launch.driver.spark.slots import wait_for_slots
+from sparkdl_runner.rank_variables import with_variables
 from sparkdl_runner.runner import DistributedRunner
 
-_STREAMS = ("stdout", "stderr")
-_WITHOUT_EFFECT = (
-    *_STREAMS,
-    *("verbose", "prefix_output_with_timestamp", "nics", "use_gloo", "use_mpi"),
-)
+_OF_HOROVOD = ("verbose", "use_gloo", "use_mpi", "extra_mpi_args", "executable")
 _KNOWN = (
-    "num_proc",
-    "driver_log_verbosity",
-    "run_config",
-    "env",
-    "start_timeout",
-    *_WITHOUT_EFFECT,
+    *("num_proc", "driver_log_verbosity", "run_config", "env", "start_timeout", "nics"),
+    *("stdout", "stderr", "prefix_output_with_timestamp"),
+    *_OF_HOROVOD,
 )
 
 
@@ -47,14 +43,21 @@ class SparkBackend:
         driver_log_verbosity: As in ``RunConfig``, whose value is taken if this is None.
         run_config: Everything else that has a sensible default.
         env: As Horovod's: variables for the ranks, besides those of ``RunConfig.environment``.
-        start_timeout: As Horovod's: ``RunConfig.start_timeout_seconds``, if it is given.
-        **of_horovod: Arguments of ``horovod.spark.run`` that are of no effect here: ``stdout``,
-            ``stderr``, ``verbose``, ``prefix_output_with_timestamp``, ``nics``, ``use_gloo``,
-            ``use_mpi``. A stream other than the console is told of by a warning.
+        start_timeout: As Horovod's, if it is given: ``start_timeout_seconds`` and
+            ``slot_wait_seconds`` of ``RunConfig``.
+        stdout: As Horovod's: a stream that gets what ranks print, in place of the console, as
+            ``[1]<stdout>:a line``.
+        stderr: The same of what they write to ``sys.stderr``. What libraries write past Python
+            counts as stdout.
+        prefix_output_with_timestamp: Whether each line begins with the time.
+        nics: As Horovod's, of one interface: ``RunConfig.network_interface``.
+        **of_horovod: ``verbose``, ``extra_mpi_args``, ``use_gloo=True``, ``use_mpi=False`` and this
+            Python as ``executable`` are of no effect.
 
     Raises:
         TypeError: ``num_proc`` is no int, ``run_config`` no RunConfig, or an argument unknown.
-        ValueError: There is no such verbosity.
+        ValueError: There is no such verbosity, or ``nics`` names several interfaces.
+        LaunchError: MPI or another Python is asked for.
 
     Example:
         >>> backend = SparkBackend(2)
@@ -70,11 +73,28 @@ class SparkBackend:
         run_config: RunConfig | None = None,
         env: Mapping[str, str] | None = None,
         start_timeout: float | None = None,
+        stdout: TextIO | None = None,
+        stderr: TextIO | None = None,
+        prefix_output_with_timestamp: bool = False,
+        nics: str | Iterable[str] | None = None,
         **of_horovod: Any,
     ) -> None:
         _check_horovods(of_horovod)
+        check_config(run_config)
+        run_config = run_config or RunConfig()
         if start_timeout is not None:
-            run_config = replace(run_config or RunConfig(), start_timeout_seconds=start_timeout)
+            run_config = replace(
+                run_config, start_timeout_seconds=start_timeout, slot_wait_seconds=start_timeout
+            )
+        if (interface := _interface(nics)) is not None:
+            run_config = replace(run_config, network_interface=interface)
+        self._streams: OutputStreams | None = None
+        self._marks_errors = False
+        if (stdout, stderr) != (None, None) or prefix_output_with_timestamp:
+            self._streams = OutputStreams(stdout, stderr, with_time=prefix_output_with_timestamp)
+            self._marks_errors = stdout is not stderr or prefix_output_with_timestamp
+            # Only then do agents send what ranks print.
+            driver_log_verbosity = "all"
         runner = DistributedRunner(
             num_proc=num_proc,
             backend="horovod",
@@ -112,13 +132,18 @@ class SparkBackend:
         """
         kwargs = kwargs or {}
         _check_reader(fn)
+        variables = {**self._env, **(env or {})}
+        own = {name: value for name, value in variables.items() if name not in HOSTS_OWN}
         runner = DistributedRunner(
             num_proc=self._num_proc,
             backend="horovod",
-            run_config=_with_variables(self._run_config, {**self._env, **(env or {})}),
+            run_config=with_variables(self._run_config, own, "the estimator or env="),
         )
+        if self._streams is not None:
+            runner.reports.append(self._streams)
+        function = _quiet(with_marked_errors(fn) if self._marks_errors else fn)
         try:
-            return runner.gather(_quiet(fn), *args, **kwargs)
+            return runner.gather(function, *args, **kwargs)
         finally:
             self.mlflow_run_id = runner.mlflow_run_id
 
@@ -135,28 +160,29 @@ class SparkBackend:
 
 
 def _check_horovods(given: Mapping[str, Any]) -> None:
-    for name, value in given.items():
-        if name not in _WITHOUT_EFFECT:
-            raise TypeError(f"SparkBackend has no {name}{nearest(name, _KNOWN)}")
-        if name in _STREAMS and value not in (None, sys.stdout, sys.stderr):
-            warnings.warn(
-                f"SparkBackend: {name} is {value!r:.100}, and ranks' output is shown on the "
-                "driver's console; RunConfig(log_directory=…) keeps all of it in files.",
-                stacklevel=4,
-            )
-
-
-def _with_variables(config: RunConfig, env: Mapping[str, str] | None) -> RunConfig:
-    variables = {name: value for name, value in (env or {}).items() if name not in HOSTS_OWN}
-    given = config.environment
-    if not variables:
-        return config
-    if given is not None and not isinstance(given, Mapping):
-        raise ValueError(
-            "RunConfig.environment is a list of patterns, and the estimator sets variables besides "
-            f"({', '.join(variables)}): give environment as a dict of names and values."
+    """Raises for what is unknown, and for MPI."""
+    for name in given.keys() - set(_OF_HOROVOD):
+        raise TypeError(f"SparkBackend has no {name}{nearest(name, _KNOWN)}")
+    if given.get("use_mpi") or given.get("use_gloo") is False:
+        raise LaunchError(
+            "use_mpi is True, or use_gloo False, and ranks are not started by MPI here: leave both "
+            "out. They meet by gloo, and reduce on GPUs by NCCL where Horovod was built with it."
         )
-    return replace(config, environment={**(given or {}), **variables})
+    if (executable := given.get("executable")) not in (None, sys.executable):
+        raise LaunchError(
+            f"executable is {executable!r}, and ranks run in the Python of Spark's tasks: leave it "
+            "out, and set PYSPARK_PYTHON to that before the session starts."
+        )
+
+
+def _interface(nics: Any) -> str | None:
+    names = [nics] if isinstance(nics, str) else sorted(nics or ())
+    if len(names) > 1:
+        raise ValueError(
+            f"nics names {len(names)} interfaces ({', '.join(names)}), and ranks meet by one: give "
+            "that, or leave nics out for the one by which Spark knows the hosts."
+        )
+    return names[0] if names else None
 
 
 def _check_reader(fn: Callable[..., Any]) -> None:

@@ -19,6 +19,14 @@ class Reports:
                 raises a ``RunCancelledError`` with it. Returns at once; any thread may call it.
         """
 
+    def printed(self, world: World, lines: list[str]) -> bool:
+        """Takes lines that a rank printed.
+
+        Returns:
+            Whether they are shown here, and so not on the driver's console.
+        """
+        return False
+
     def progress(self, world: World, report: dict[str, Any]) -> None:
         """Takes a rank's report: see ``tracking.rank.recorder``."""
 

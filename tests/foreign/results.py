@@ -23,9 +23,15 @@ def read(folder: Path, num_proc: int) -> dict[str, str]:
         For each test the one outcome of all ranks; ``failed`` if it failed in any, and
         ``unfinished`` if it did not end in all.
     """
-    ranks = [{name: how for how, name in _lines(folder, rank)} for rank in range(num_proc)]
+    ranks = [_ends(_lines(folder, rank)) for rank in range(num_proc)]
     names = dict.fromkeys(name for one in ranks for name in one)
     return {name: _of([one.get(name, BEGUN) for one in ranks]) for name in names}
+
+
+def _ends(lines: list[tuple[str, str]]) -> dict[str, str]:
+    """The last line of each test; but a part of it that failed counts, whatever comes later."""
+    last = {name: how for how, name in lines}
+    return last | {name: how for how, name in lines if how == "failed"}
 
 
 def _lines(folder: Path, rank: int) -> list[tuple[str, str]]:

@@ -26,6 +26,30 @@ PETASTORM_DIFFERENCES = {
 }
 
 
+# test_encryption_fails passes for a wrong reason: the AttributeError, too, has "encryption" in it.
+_OF_DISTRIBUTOR = {
+    "test_encryption_passes": "_check_encryption",
+    "test_execute_command": "_execute_command",
+    "test_create_torchrun_command": "_create_torchrun_command",
+    "test_get_num_tasks_locally": "_get_num_tasks",
+    "test_get_num_tasks_distributed": "_get_num_tasks",
+    "test_local_training_succeeds": "_run_local_training",
+    "test_dist_training_succeeds": "_run_distributed_training",
+}
+DISTRIBUTOR_DIFFERENCES = {
+    f"test_distributor.py::TorchDistributor{kind}UnitTests{again}::{name}": f"it calls {method}, "
+    "which is private, and which this package's class does not have."
+    for name, method in _OF_DISTRIBUTOR.items()
+    for kind, again in (
+        (("Local", ""), ("Local", "II"))
+        if "local" in name
+        else (("Distributed", ""),)
+        if "dist" in name
+        else (("Baseline", ""),)
+    )
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Suite:
     """Files of tests, or scripts that end well or not.
@@ -100,9 +124,10 @@ def _petastorm() -> Suite:
 
 
 def _spark() -> list[Suite]:
-    """Those of tuning are in no wheel: SPARK_SOURCE names an unpacked source of Spark.
+    """Spark's tests are in no wheel: SPARK_SOURCE names an unpacked source of it.
 
-    Left out is OneVsRest, which takes Spark's own classifiers, and what looks at their Params.
+    Of those of tuning, OneVsRest is left out, which takes Spark's own classifiers, and what looks
+    at their Params.
     """
     source = os.environ.get("SPARK_SOURCE")
     if not source:
@@ -125,8 +150,29 @@ def _spark() -> list[Suite]:
                 "test_tuning.py::CrossValidatorTests::test_expose_sub_models": "Spark's reader of "
                 "models that are not Java's gives each fold the submodels of the last one."
             },
-        )
+        ),
+        _spark_distributor(Path(source)),
     ]
+
+
+def _spark_distributor(source: Path) -> Suite:
+    """Those of TorchDistributor, with this package's class in its place and with Spark's."""
+    file = (source / "python/pyspark/ml/torch/tests/test_distributor.py").absolute()
+    # Of local-cluster's executors, and of the modules that the training imports there.
+    path = os.pathsep.join([STAND_INS, str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    spark = {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": path,
+        "SPARK_HOME": str(_package("pyspark")),
+    }
+    return Suite(
+        name="spark-distributor",
+        here=by_command(sys.executable, **spark, FOREIGN_DISTRIBUTOR="sparkdl_runner"),
+        there=by_command(sys.executable, **spark),
+        starts=(("tests", str(file), "-p", "foreign.spark_distributor_names"),),
+        num_proc=1,
+        known=DISTRIBUTOR_DIFFERENCES,
+    )
 
 
 def _horovod() -> list[Suite]:
@@ -162,13 +208,35 @@ def _horovod() -> list[Suite]:
         for file, arguments in examples.items()
     )
     run_examples = Suite(name="horovod-examples", here=ours, there=horovodrun, starts=starts)
-    return [*tests, run_examples, _horovod_spark(Path(source))]
+    return [*tests, run_examples, _horovod_spark(Path(source)), _horovod_spark_run(Path(source))]
+
+
+def _horovod_spark_run(source: Path) -> Suite:
+    """Tests of ``horovod.spark.run`` and ``run_elastic``, with this package's and with Horovod's.
+
+    Left out is what needs MPI, and what looks at how Horovod starts its ranks.
+    """
+    file = (source / "test" / "integration" / "test_spark.py").absolute()
+    path = os.pathsep.join([str(file.parent), STAND_INS, os.environ.get("PYTHONPATH", "")])
+    python = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path}
+    chosen = "happy_run_with_gloo or happy_run_elastic or timeout_with_gloo"
+    return Suite(
+        name="horovod-spark-run",
+        here=by_command(sys.executable, **python, FOREIGN_RUN="sparkdl_runner"),
+        there=by_command(sys.executable, **python),
+        starts=(("tests", str(file), "-p", "foreign.horovod_names", "-k", chosen),),
+        num_proc=1,
+        known={
+            "test_spark.py::SparkTests::test_timeout_with_gloo": "the error names the slots that "
+            "are needed and there, in other words than Horovod's.",
+        },
+    )
 
 
 def _horovod_spark(source: Path) -> Suite:
     """Horovod's TorchEstimator, with this package's backend and with ``horovod.spark.run``.
 
-    Left out is ``horovod.spark.run_elastic``, which knows no backend.
+    Left out is ``horovod.spark.run_elastic``, which knows no backend; see ``_horovod_spark_run``.
     """
     file = (source / "test" / "integration" / "test_spark_torch.py").absolute()
     # Spark's Python processes unpickle classes of the file, and import what that imports.

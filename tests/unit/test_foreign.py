@@ -21,6 +21,11 @@ def test_a_test_counts_once_over_all_ranks(tmp_path):
     }
 
 
+def test_a_test_of_which_a_part_failed_has_failed(tmp_path):
+    (tmp_path / "rank-0").write_text("begun a\nfailed a\npassed a\npassed a\n")
+    assert results.read(tmp_path, 1) == {"a": "failed"}
+
+
 def test_a_rank_that_came_to_no_test_leaves_all_unfinished(tmp_path):
     (tmp_path / "rank-1").write_text("passed a\n")
     found = results.read(tmp_path, 2)

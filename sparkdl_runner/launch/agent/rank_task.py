@@ -93,7 +93,7 @@ class RankTask:
                 address=address,
                 addresses=network.addresses_of_host(),
                 interface=interface,
-                gpus=_own_gpus(context),
+                gpus=self._gpus(context),
                 version=__version__,
                 **ports.numbers,
             )
@@ -151,6 +151,12 @@ class RankTask:
             if delivered.is_failure and not outcome.is_failure:
                 client.take(world, Failed(delivered))
             return self._heard(client, world, delivered)
+
+    def _gpus(self, context: Any) -> tuple[str, ...]:
+        """The task's GPUs; none where the run says itself which of them its ranks see."""
+        if "CUDA_VISIBLE_DEVICES" in self.attempt.variables:
+            return ()
+        return _own_gpus(context)
 
     def _with_function(self) -> AttemptSpec:
         if self.large_function is None:

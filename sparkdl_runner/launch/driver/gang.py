@@ -110,7 +110,10 @@ class Gang(ABC):
         """Hands a message of a rank to whom it concerns; see ``Receiver.take``."""
         match message:
             case Output(lines):
-                if self._show_output:
+                shown = False
+                with self._tolerance():
+                    shown = any(taker.printed(world, lines) for taker in self._reports)
+                if self._show_output and not shown:
                     write_lines(sys.stdout, world, lines)
             case Unfinished(text):
                 if self._show_output:

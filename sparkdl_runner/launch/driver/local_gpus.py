@@ -1,4 +1,4 @@
-"""The GPU of a rank of this host that is to see a single one."""
+"""The GPUs of this host, and that of a rank which is to see a single one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from pathlib import Path
 DEVICES = Path("/dev")
 
 
+def visible_gpus() -> list[str]:
+    """The GPUs that a process of this host sees, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [gpu.strip() for gpu in visible.split(",") if gpu.strip()]
+    return [str(number) for number in range(len(list(DEVICES.glob("nvidia[0-9]*"))))]
+
+
 def gpu_of(rank: int) -> str:
     """The value of ``CUDA_VISIBLE_DEVICES`` for a rank; empty where this host shows no GPU.
 
     Ranks beyond the number of GPUs begin with the first again.
     """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        gpus = [gpu.strip() for gpu in visible.split(",") if gpu.strip()]
-    else:
-        gpus = [str(number) for number in range(len(list(DEVICES.glob("nvidia[0-9]*"))))]
+    gpus = visible_gpus()
     return gpus[rank % len(gpus)] if gpus else ""

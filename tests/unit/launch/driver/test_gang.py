@@ -155,3 +155,22 @@ def test_a_line_that_has_not_ended_is_shown_until_the_gang_is_closed(shows, caps
     assert capsys.readouterr().out.rpartition("\r")[2] == shows * "[rank 0] 10%"
     ranks.close()
     assert capsys.readouterr().out.replace("\r", "").strip() == ""
+
+
+def test_lines_that_a_receiver_shows_are_not_on_the_console(capsys):
+    class Shows(Reports):
+        def __init__(self, shows):
+            self.shows, self.seen = shows, []
+
+        def printed(self, world, lines):
+            self.seen += lines
+            if self.shows is None:
+                raise TypeError
+            return self.shows
+
+    # A stream that takes no text must not end a training.
+    for shows, on_console in (True, ""), (False, "[rank 0] a\n"), (None, "[rank 0] a\n"):
+        receivers = Shows(shows), Reports()
+        Gang(*receivers, show_output=True).take(WORLD, Output(["a"]))
+        assert receivers[0].seen == ["a"]
+        assert capsys.readouterr().out == on_console

@@ -101,14 +101,27 @@ def test_it_takes_what_horovods_own_example_gives(recwarn):
         env={"A": "1"},
     )
     assert backend._run_config.start_timeout_seconds == 300
+    assert backend._run_config.slot_wait_seconds == 300
     assert not recwarn.list
 
 
-def test_a_stream_that_gets_nothing_and_an_unknown_name_are_told():
-    with pytest.warns(UserWarning, match="stdout is .*, and ranks' output is shown on the driver"):
-        SparkBackend(2, stdout=io.StringIO())
+def test_an_unknown_name_and_mpi_are_told():
     with pytest.raises(TypeError, match="has no start_timeouts; did you mean 'start_timeout'"):
         SparkBackend(2, start_timeouts=3)
+    SparkBackend(2, use_mpi=False, use_gloo=True, executable=sys.executable, extra_mpi_args="-x")
+    for mpi in {"use_mpi": True}, {"use_gloo": False}:
+        with pytest.raises(LaunchError, match="ranks are not started by MPI here: leave both out"):
+            SparkBackend(2, **mpi)
+    with pytest.raises(LaunchError, match="executable is '/usr/bin/python2', and ranks run in"):
+        SparkBackend(2, executable="/usr/bin/python2")
+
+
+def test_one_interface_is_where_ranks_meet():
+    for nics in "eth1", {"eth1"}, ["eth1"]:
+        assert SparkBackend(2, nics=nics)._run_config.network_interface == "eth1"
+    assert SparkBackend(2, nics=set())._run_config.network_interface is None
+    with pytest.raises(ValueError, match=r"nics names 2 interfaces \(eth0, eth1\), and ranks meet"):
+        SparkBackend(2, nics={"eth1", "eth0"})
 
 
 def test_variables_of_the_backend_and_of_a_fit_come_together(monkeypatch):
@@ -127,3 +140,36 @@ def test_variables_of_the_backend_and_of_a_fit_come_together(monkeypatch):
     monkeypatch.setattr(spark_backend, "DistributedRunner", Runner)
     backend.run(print, env={"B": "2"})
     assert made == [{"A": "1", "B": "2"}]
+
+
+def test_streams_get_what_ranks_print(monkeypatch):
+    made = []
+
+    class Runner:
+        mlflow_run_id = None
+
+        def __init__(self, **options):
+            self.reports = []
+            self.verbosity = options["run_config"].driver_log_verbosity
+            made.append(self)
+
+        def gather(self, function):
+            return [function()]
+
+    # Only with "all" do agents send what ranks print.
+    quiet = RunConfig(driver_log_verbosity="log_callback_only")
+    out, error = io.StringIO(), io.StringIO()
+    backends = [
+        SparkBackend(2, run_config=quiet),
+        SparkBackend(2, run_config=quiet, stdout=out),
+        SparkBackend(2, run_config=quiet, prefix_output_with_timestamp=True),
+        SparkBackend(2, run_config=quiet, stdout=out, stderr=out),
+    ]
+    monkeypatch.setattr(spark_backend, "DistributedRunner", Runner)
+    monkeypatch.setattr(sys, "stderr", error)
+    for backend in backends:
+        backend.run(lambda: print("e", file=sys.stderr))
+    assert [len(runner.reports) for runner in made] == [0, 1, 1, 1]
+    assert [runner.verbosity for runner in made] == ["log_callback_only", "all", "all", "all"]
+    # Those of the two that tell stderr from stdout are marked.
+    assert error.getvalue() == "e\n<stderr>:e\n<stderr>:e\ne\n"

@@ -1,0 +1,47 @@
+"""Where a rank is among the others; outside of ranks, as in a run of one."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+__all__ = [
+    "get_global_rank",
+    "get_local_rank",
+    "get_local_world_size",
+    "get_node_rank",
+    "get_world_size",
+]
+
+
+def get_global_rank(group: Any = None) -> int:
+    """The rank of this process, from 0.
+
+    Args:
+        group: A process group of torch's, to get the rank within it.
+    """
+    if group is not None:
+        import torch.distributed
+
+        return int(torch.distributed.get_rank(group))
+    return int(os.environ.get("RANK", "0"))
+
+
+def get_world_size() -> int:
+    """How many ranks there are."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def get_local_rank() -> int:
+    """The rank among those of this machine, from 0, which is the number of its GPU."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def get_local_world_size() -> int:
+    """How many ranks this machine has."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def get_node_rank() -> int:
+    """The number of this machine among those of the run, from 0."""
+    return int(os.environ.get("NODE_RANK", "0"))
