@@ -42,8 +42,8 @@ def chosen_gang(settings: Settings, config: RunConfig, num_proc: int) -> bool:
         _check_most(settings, config.min_num_proc or num_proc)
     if config.gang == "auto":
         tell(
-            f"{DYNAMIC} is true, with which Spark starts no barrier stage: the ranks are ordinary "
-            "tasks that wait for one another (RunConfig.gang='tasks')."
+            "spark.dynamicAllocation.enabled is true, with which Spark starts no barrier stage: "
+            "the ranks are ordinary tasks that wait for one another (RunConfig.gang='tasks')."
         )
     return False
 
@@ -51,8 +51,9 @@ def chosen_gang(settings: Settings, config: RunConfig, num_proc: int) -> bool:
 def _check_most(settings: Settings, needed: int) -> None:
     if not needed:
         raise LaunchError(
-            f"num_proc is 0, for as many ranks as there are slots, and {DYNAMIC} is true, so that "
-            "executors come only for tasks that wait: give the number of ranks."
+            "num_proc is 0, for as many ranks as there are slots, and "
+            "spark.dynamicAllocation.enabled is true, so that executors come only for tasks that "
+            "wait: give the number of ranks."
         )
     most = settings(MOST_EXECUTORS) or ""
     master = settings("spark.master") or ""
@@ -65,7 +66,7 @@ def _check_most(settings: Settings, needed: int) -> None:
     slots = int(most) * int(int(cores) // cpus)
     if slots < needed:
         raise LaunchError(
-            f"{needed} ranks need {needed} task slots at once, and {MOST_EXECUTORS}={most} allows "
-            f"{slots}: {most} executors of {cores} cores ({EXECUTOR_CORES}), of which a task takes "
-            f"{cpus:g} ({TASK_CPUS}). Raise {MOST_EXECUTORS}, or ask for fewer ranks."
+            f"{needed} ranks need {needed} task slots at once, and "
+            f"spark.dynamicAllocation.maxExecutors={most} allows {slots}: {most} executors of "
+            f"{cores} cores ({EXECUTOR_CORES}), of which a task takes {cpus:g} ({TASK_CPUS}). Raise {MOST_EXECUTORS}, or ask for fewer ranks."
         )

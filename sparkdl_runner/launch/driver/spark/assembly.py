@@ -61,12 +61,12 @@ class Assembly:
         if there >= (self._config.min_num_proc or self._num_proc):  # They may begin without others.
             limit = min(limit, self._config.slot_wait_seconds)
         waited = seconds if there else now - self._began_at
-        ranks = counted(self._num_proc, "rank", "ranks")
+        have = f"{'has' if there == 1 else 'have'} a slot"
         if waited < limit:
             if now >= self._say_at:
                 self._say_at = now + SAY_SECONDS
                 tell(
-                    f"{there} of {ranks} {'has' if there == 1 else 'have'} a slot: waiting up to "
+                    f"{there} of {self._num_proc} ranks {have}: waiting up to "
                     f"{limit - waited:.0f} s for the others, before slots are given back."
                 )
             return None
@@ -74,11 +74,12 @@ class Assembly:
             return None  # Those that have not come do not reach the driver.
         if not there and (self._slots() or 0) >= self._num_proc:
             self._began_at = now  # Other jobs use them. There is nothing to give back.
+            ranks = counted(self._num_proc, "rank", "ranks")
             tell(f"waiting for slots of {ranks}, which other jobs of this application use.")
             return None
         self.given_back = there
         return (
-            f"{there} of {ranks} {'has' if there == 1 else 'have'} a slot, and no more have come "
+            f"{there} of {self._num_proc} ranks {have}, and no more have come "
             f"within {limit:g} s (start_timeout_seconds): slots are given back."
         )
 

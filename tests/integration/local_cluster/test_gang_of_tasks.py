@@ -1,0 +1,220 @@
+"""Ranks as ordinary tasks, on a cluster that starts without executors: dynamic allocation."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import failure_rows
+import psutil
+import pyspark
+import pytest
+import rank_functions
+from spark_sessions import session_on
+
+from processes import wait_until_gone, workers
+from sparkdl_runner import (
+    DistributedRunner,
+    LaunchError,
+    RunCancelledError,
+    RunConfig,
+    WorkerDiedError,
+    current_world,
+)
+from sparkdl_runner.launch.driver.spark import executors
+
+pytestmark = pytest.mark.integration
+
+SETTINGS = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.executorIdleTimeout": "3s",
+    "spark.dynamicAllocation.maxExecutors": "4",
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "512m",
+    # Copies of slow tasks are to come as soon as they may.
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.01",
+}
+
+
+@pytest.fixture
+def growing(sessions, monkeypatch):
+    """At most 4 executors of 1 slot, and none that is idle."""
+    monkeypatch.setenv("SPARK_HOME", str(Path(pyspark.__file__).parent))
+    return session_on(sessions, "local-cluster[2,2,2048]", **SETTINGS).sparkContext
+
+
+def executor_of_this_rank() -> psutil.Process:
+    """The JVM above this worker: its agent's parent is Spark's daemon, whose parent that is."""
+    return next(one for one in psutil.Process(os.getppid()).parents() if "java" in one.name())
+
+
+def wait_for(path: Path) -> None:
+    """Waits for a sign of another process."""
+    deadline = time.monotonic() + 300
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_executors_come_for_the_ranks_stay_and_go(growing, capfd):
+    assert not executors.list_executors(growing)
+    runner = DistributedRunner(num_proc=4, backend="torch")
+    assert runner.run(rank_functions.meet, backend="torch") == [0, 1, 2, 3]
+    said = capfd.readouterr().err
+    assert "spark.dynamicAllocation.enabled is true, with which Spark starts no barrier" in said
+    assert re.search(r"\d of 4 ranks ha\S+ a slot: waiting up to \d+ s for the others", said)
+    deadline = time.monotonic() + 120
+    while executors.list_executors(growing):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_what_can_never_be_is_refused_at_once(growing):
+    with pytest.raises(LaunchError, match=r"5 ranks need 5 .*maxExecutors=4 allows 4: 4 exec"):
+        DistributedRunner(num_proc=5).run(print)
+    with pytest.raises(LaunchError, match=r"is true, with which clusters start no barrier stage"):
+        DistributedRunner(num_proc=2, run_config=RunConfig(gang="barrier")).run(print)
+
+
+@pytest.mark.parametrize(("backend", "how"), [("torch", "kill"), ("torch", "raise")])
+def test_a_failed_rank_is_named_as_anywhere(growing, backend, how):
+    failure_rows.check(backend, how)
+
+
+def test_a_lost_executor_is_the_cause_and_its_task_begins_no_second_time(growing, tmp_path, capfd):
+    def main(folder: Path) -> None:
+        rank = rank_functions.init("torch")
+        (folder / f"{rank} began {time.time_ns()}").touch()
+        if rank == 1:
+            executor_of_this_rank().send_signal(signal.SIGKILL)
+        rank_functions.allreduce_until_stopped("torch")
+
+    runner = DistributedRunner(num_proc=2, backend="torch")
+    with pytest.raises(WorkerDiedError) as caught:
+        runner.run(main, folder=tmp_path)
+    assert caught.value.rank == 1
+    assert re.match(r"Rank 1 of 2 on host \S+ is lost: executor \d+ exited", str(caught.value))
+    assert wait_until_gone("sparkdl_runner.launch.worker"), workers()
+    assert len(list(tmp_path.iterdir())) == 2
+    assert runner.run(rank_functions.meet, backend="torch") == [0, 1]
+
+
+def test_a_killed_agent_is_the_cause_though_spark_starts_its_task_again(growing, capfd):
+    def main() -> None:
+        if rank_functions.init("torch") == 1:
+            os.kill(os.getppid(), signal.SIGKILL)
+        rank_functions.allreduce_until_stopped("torch")
+
+    with pytest.raises(WorkerDiedError) as caught:
+        DistributedRunner(num_proc=2, backend="torch").run(main)
+    assert re.match(
+        r"Rank 1 of 2 on host \S+ is lost: the Python process of its Spark task was killed",
+        str(caught.value),
+    )
+    assert wait_until_gone("sparkdl_runner.launch.worker"), workers()
+
+
+def test_a_lost_executor_is_replaced_in_a_restart(growing, tmp_path):
+    def main(folder: Path) -> list[int]:
+        if rank_functions.init("torch") == 1 and not (folder / "lost").exists():
+            (folder / "lost").touch()
+            executor_of_this_rank().send_signal(signal.SIGKILL)
+            time.sleep(600)
+        return rank_functions.gather("torch", current_world().attempt)
+
+    config = RunConfig(max_restarts=1, restart_backoff_seconds=0)
+    runner = DistributedRunner(num_proc=2, backend="torch", run_config=config)
+    assert runner.run(main, folder=tmp_path) == [1, 1]
+
+
+def test_a_second_copy_of_a_slow_task_waits_and_the_rank_goes_on(growing, tmp_path, capfd):
+    def main(folder: Path) -> int:
+        rank = current_world().rank
+        (folder / f"{rank} began {time.time_ns()}").touch()
+        if rank == 3:  # The others have returned, and Spark thinks that this one is slow.
+            wait_for(folder / "copied")
+        return rank
+
+    def look() -> None:
+        while "the rank goes on where it is" not in "".join(seen):
+            seen.append(capfd.readouterr().err)
+            time.sleep(0.1)
+        (tmp_path / "copied").touch()
+
+    seen: list[str] = []
+    watch = threading.Thread(target=look)
+    watch.start()
+    assert DistributedRunner(num_proc=4).gather(main, folder=tmp_path) == [0, 1, 2, 3]
+    watch.join()
+    assert "Spark has started the task of rank 3 again, on " in "".join(seen)
+    assert len(list(tmp_path.glob("* began *"))) == 4
+
+
+def test_an_executor_that_is_removed_while_it_waits_is_replaced(growing, tmp_path):
+    def occupy(rows):
+        (tmp_path / "occupied").touch()
+        wait_for(tmp_path / "go")
+        return rows
+
+    def killed() -> None:
+        wait_for(tmp_path / "occupied")
+        deadline = time.monotonic() + 120
+        while not (waiting := workers()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        parents = psutil.Process(waiting[0].pid).parents()
+        next(one for one in parents if "java" in one.name()).kill()
+        (tmp_path / "go").touch()
+
+    with ThreadPoolExecutor(2) as pool:
+        other = pool.submit(growing.parallelize(range(2), 2).mapPartitions(occupy).collect)
+        wait_for(tmp_path / "occupied")
+        killer = pool.submit(killed)
+        assert DistributedRunner(num_proc=4).gather(current_rank) == [0, 1, 2, 3]
+        killer.result()
+        other.result()
+
+
+def current_rank() -> int:
+    return current_world().rank
+
+
+def test_two_gangs_that_have_half_of_the_slots_each_both_end(growing, capfd):
+    config = RunConfig(start_timeout_seconds=20, slot_wait_seconds=600)
+    runner = DistributedRunner(num_proc=3, run_config=config)
+    growing.parallelize(range(4), 4).mapPartitions(slow).collect()
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(runner.gather, hold_a_while) for _ in range(2)]
+        assert [run.result() for run in runs] == [[0, 1, 2]] * 2
+
+
+def hold_a_while() -> int:
+    time.sleep(25)  # Longer than the other gang may hold the slot that is left.
+    return current_world().rank
+
+
+def slow(rows):
+    time.sleep(2)
+    return rows
+
+
+def test_a_run_that_waits_for_slots_can_be_cancelled(growing, tmp_path):
+    growing.parallelize(range(1), 1).collect()
+    future = DistributedRunner(num_proc=4).submit(time.sleep, 600)
+    deadline = time.monotonic() + 120
+    while not workers():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    future.cancel()
+    with pytest.raises(RunCancelledError):
+        future.result()
+    assert wait_until_gone("sparkdl_runner.launch.worker"), workers()
