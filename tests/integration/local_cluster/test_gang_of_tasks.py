@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,11 +36,6 @@ SETTINGS = {
     "spark.dynamicAllocation.maxExecutors": "4",
     "spark.executor.cores": "1",
     "spark.executor.memory": "512m",
-    # Copies of slow tasks are to come as soon as they may.
-    "spark.speculation": "true",
-    "spark.speculation.interval": "100ms",
-    "spark.speculation.quantile": "0.5",
-    "spark.speculation.multiplier": "1.01",
 }
 
 
@@ -134,29 +128,6 @@ def test_a_lost_executor_is_replaced_in_a_restart(growing, tmp_path):
     config = RunConfig(max_restarts=1, restart_backoff_seconds=0)
     runner = DistributedRunner(num_proc=2, backend="torch", run_config=config)
     assert runner.run(main, folder=tmp_path) == [1, 1]
-
-
-def test_a_second_copy_of_a_slow_task_waits_and_the_rank_goes_on(growing, tmp_path, capfd):
-    def main(folder: Path) -> int:
-        rank = current_world().rank
-        (folder / f"{rank} began {time.time_ns()}").touch()
-        if rank == 3:  # The others have returned, and Spark thinks that this one is slow.
-            wait_for(folder / "copied")
-        return rank
-
-    def look() -> None:
-        while "the rank goes on where it is" not in "".join(seen):
-            seen.append(capfd.readouterr().err)
-            time.sleep(0.1)
-        (tmp_path / "copied").touch()
-
-    seen: list[str] = []
-    watch = threading.Thread(target=look)
-    watch.start()
-    assert DistributedRunner(num_proc=4).gather(main, folder=tmp_path) == [0, 1, 2, 3]
-    watch.join()
-    assert "Spark has started the task of rank 3 again, on " in "".join(seen)
-    assert len(list(tmp_path.glob("* began *"))) == 4
 
 
 def test_an_executor_that_is_removed_while_it_waits_is_replaced(growing, tmp_path):

@@ -68,5 +68,6 @@ def _check_most(settings: Settings, needed: int) -> None:
         raise LaunchError(
             f"{needed} ranks need {needed} task slots at once, and "
             f"spark.dynamicAllocation.maxExecutors={most} allows {slots}: {most} executors of "
-            f"{cores} cores ({EXECUTOR_CORES}), of which a task takes {cpus:g} ({TASK_CPUS}). Raise {MOST_EXECUTORS}, or ask for fewer ranks."
+            f"{cores} cores ({EXECUTOR_CORES}), of which a task takes {cpus:g} "
+            f"({TASK_CPUS}). Raise {MOST_EXECUTORS}, or ask for fewer ranks."
         )
