@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
 import failure_rows
@@ -20,7 +20,6 @@ from processes import wait_until_gone, workers
 from sparkdl_runner import (
     DistributedRunner,
     LaunchError,
-    RunCancelledError,
     RunConfig,
     WorkerDiedError,
     current_world,
@@ -133,59 +132,66 @@ def test_a_lost_executor_is_replaced_in_a_restart(growing, tmp_path):
 def test_an_executor_that_is_removed_while_it_waits_is_replaced(growing, tmp_path):
     def occupy(rows):
         (tmp_path / "occupied").touch()
-        wait_for(tmp_path / "go")
+        deadline = time.monotonic() + 300
+        while not (tmp_path / "go").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
         return rows
 
-    def killed() -> None:
-        wait_for(tmp_path / "occupied")
+    def remove_an_executor_that_waits() -> None:
         deadline = time.monotonic() + 120
         while not (waiting := workers()):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         parents = psutil.Process(waiting[0].pid).parents()
         next(one for one in parents if "java" in one.name()).kill()
-        (tmp_path / "go").touch()
+
+    def rank() -> int:
+        return current_world().rank
 
     with ThreadPoolExecutor(2) as pool:
-        other = pool.submit(growing.parallelize(range(2), 2).mapPartitions(occupy).collect)
+        other = pool.submit(growing.parallelize(range(2), 2).mapPartitions(occupy).count)
         wait_for(tmp_path / "occupied")
-        killer = pool.submit(killed)
-        assert DistributedRunner(num_proc=4).gather(current_rank) == [0, 1, 2, 3]
-        killer.result()
+        run = pool.submit(DistributedRunner(num_proc=4).gather, rank)
+        try:
+            remove_an_executor_that_waits()
+        finally:
+            (tmp_path / "go").touch()
+        assert run.result() == [0, 1, 2, 3]
         other.result()
 
 
-def current_rank() -> int:
-    return current_world().rank
+def test_a_gang_that_has_too_few_slots_gives_them_back_and_has_its_turn_later(
+    growing, no_torch, monkeypatch, tmp_path, capfd
+):
+    def hold() -> int:
+        deadline = time.monotonic() + 300
+        while not (tmp_path / "given back").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return current_world().rank
 
-
-def test_two_gangs_that_have_half_of_the_slots_each_both_end(growing, capfd):
-    config = RunConfig(start_timeout_seconds=20, slot_wait_seconds=600)
+    monkeypatch.setitem(growing.environment, "PYTHONPATH", no_torch)
+    config = RunConfig(start_timeout_seconds=15, slot_wait_seconds=600)
     runner = DistributedRunner(num_proc=3, run_config=config)
-    growing.parallelize(range(4), 4).mapPartitions(slow).collect()
+    said = ""
     with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(runner.gather, hold_a_while) for _ in range(2)]
+        runs = [pool.submit(runner.gather, hold) for _ in range(2)]
+        deadline = time.monotonic() + 300
+        while "and have given it back, so that other runs can start" not in said:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+            said += capfd.readouterr().err
+        (tmp_path / "given back").touch()
         assert [run.result() for run in runs] == [[0, 1, 2]] * 2
 
 
-def hold_a_while() -> int:
-    time.sleep(25)  # Longer than the other gang may hold the slot that is left.
-    return current_world().rank
-
-
-def slow(rows):
-    time.sleep(2)
-    return rows
-
-
-def test_a_run_that_waits_for_slots_can_be_cancelled(growing, tmp_path):
-    growing.parallelize(range(1), 1).collect()
+def test_a_run_that_waits_for_slots_can_be_cancelled(growing):
+    growing.parallelize(range(1), 1).count()
     future = DistributedRunner(num_proc=4).submit(time.sleep, 600)
     deadline = time.monotonic() + 120
     while not workers():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     future.cancel()
-    with pytest.raises(RunCancelledError):
+    with pytest.raises(CancelledError):
         future.result()
     assert wait_until_gone("sparkdl_runner.launch.worker"), workers()
