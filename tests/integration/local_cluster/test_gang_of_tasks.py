@@ -171,7 +171,7 @@ def test_a_gang_that_has_too_few_slots_gives_them_back_and_has_its_turn_later(
 
     monkeypatch.setitem(growing.environment, "PYTHONPATH", no_torch)
     config = RunConfig(start_timeout_seconds=15, slot_wait_seconds=600)
-    runner = DistributedRunner(num_proc=3, run_config=config)
+    runner = DistributedRunner(num_proc=3, backend="horovod", run_config=config)
     said = ""
     with ThreadPoolExecutor(2) as pool:
         runs = [pool.submit(runner.gather, hold) for _ in range(2)]

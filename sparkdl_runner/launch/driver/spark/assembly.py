@@ -70,8 +70,9 @@ class Assembly:
                     f"{limit - waited:.0f} s for the others, before slots are given back."
                 )
             return None
-        if there and self._all_started():
-            return None  # Those that have not come do not reach the driver.
+        if self._all_started():
+            self._began_at = now
+            return None  # Those that have not come do not reach the driver, or are slow to start.
         if not there and (self._slots() or 0) >= self._num_proc:
             self._began_at = now  # Other jobs use them. There is nothing to give back.
             ranks = counted(self._num_proc, "rank", "ranks")

@@ -91,6 +91,8 @@ def test_slots_that_no_rank_has_are_not_given_back_while_other_jobs_use_them(clo
 def test_tasks_that_all_run_hold_no_slot_in_vain(clock):
     start = Assembly(RunConfig(), 4, all_started=lambda: True)
     assert start.shortage(3, 1000.0) is None
+    clock[0] += 1000
+    assert start.shortage(0, 0.0) is None
     assert start.given_back is None
 
 
