@@ -48,8 +48,8 @@ def main() -> None:
         tell(session={"error": f"{type(error).__name__}: {error}"[-4000:]})
         return
     tell(session=session)
-    if "allocation" in session["refusals"]:
-        tell(stage={"skipped": "dynamic allocation is on"})
+    if session["is_dynamic"]:
+        tell(stage={"skipped": "dynamic allocation is on, and they come with a run"})
     elif not session["slots"]:
         tell(stage={"skipped": "there is no slot to run it in"})
     else:
@@ -108,7 +108,7 @@ def _describe(context: SparkContext, question: Question) -> dict[str, Any]:
     from sparkdl_runner.errors import LaunchError
     from sparkdl_runner.launch.backends import get_backend
     from sparkdl_runner.launch.config import RunConfig
-    from sparkdl_runner.launch.driver.spark import checks, slots
+    from sparkdl_runner.launch.driver.spark import allocation, checks, slots
     from sparkdl_runner.launch.driver.spark.context import is_single_host, settings_of
 
     context.setLogLevel("ERROR")
@@ -117,8 +117,10 @@ def _describe(context: SparkContext, question: Question) -> dict[str, Any]:
     profile = _profile(context)
     checked = checks.refusals(context, get_backend(question.backends[0]), config)
     refusals = {name: str(error) for name, error in checked if error is not None}
+    settings = settings_of(context).get
     try:
-        slots.wait_for_slots(context, question.num_proc, config, profile=profile)
+        if allocation.chosen_gang(settings, config, question.num_proc):
+            slots.wait_for_slots(context, question.num_proc, config, profile=profile)
     except LaunchError as error:
         refusals["slots"] = str(error)
     single_host = is_single_host(context)
@@ -131,7 +133,8 @@ def _describe(context: SparkContext, question: Question) -> dict[str, Any]:
         "gpus_per_executor": float(
             context.getConf().get("spark.executor.resource.gpu.amount") or 0
         ),
-        "encryption": checks.encryption_asked_for(settings_of(context).get),
+        "is_dynamic": allocation.is_dynamic(settings),
+        "encryption": checks.encryption_asked_for(settings),
         "refusals": refusals,
         "is_restarted": _is_restarted(context),
         "slots": _settled(

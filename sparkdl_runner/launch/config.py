@@ -15,6 +15,7 @@ _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_NAME_CHARACTERS - 1}}}"
 _SWITCHES = ("rerun_finished", "restart_user_errors", "allow_unencrypted", "refuse_shared_hosts")
 VERBOSITIES = ("all", "log_callback_only")
 NODE_VIEWS = ("host", "task")
+GANGS = ("auto", "barrier", "tasks")
 _LEAST_SECONDS = {
     "slot_wait_seconds": 0,
     "shutdown_grace_seconds": 0,
@@ -47,6 +48,13 @@ class RunConfig:
     driver_log_verbosity: str = "all"
     """``"all"``: every line that any rank prints is shown on the driver, prefixed by its rank.
     ``"log_callback_only"``: only what was sent by ``log_to_driver`` (or ``LogCallback``)."""
+
+    gang: str = "auto"
+    """How Spark starts the ranks. ``"barrier"``: as one barrier stage, all at once. ``"tasks"``: as
+    ordinary tasks, each of which holds its slot until the last has come; what has not come within
+    ``start_timeout_seconds`` has them give their slots back, and wait for another try. ``"auto"``,
+    the default: ``"tasks"`` where ``spark.dynamicAllocation.enabled`` is on, with which Spark
+    starts no barrier stage, else ``"barrier"``."""
 
     log_directory: str | None = None
     """Where each host keeps the full log of its ranks. By default that is YARN's log folder, or
@@ -169,6 +177,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         _check_choice("driver_log_verbosity", self.driver_log_verbosity, VERBOSITIES)
         _check_choice("node_view", self.node_view, NODE_VIEWS)
+        _check_choice("gang", self.gang, GANGS)
         for name, least in _LEAST_SECONDS.items():
             _check_seconds(name, getattr(self, name), least=least)
         if self.hang_timeout_seconds is not None:
@@ -224,7 +233,8 @@ def check_min_num_proc(config: RunConfig, num_proc: int) -> None:
 def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     if value not in choices:
         raise ValueError(
-            f"{name} is {value!r}; it must be one of {' and '.join(map(repr, choices))}."
+            f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices[:-1]))} and "
+            f"{choices[-1]!r}."
         )
 
 

@@ -378,13 +378,13 @@ tune: {metric: accuracy, trials: 2, search_space: {batch_size: {choices: [16, 32
 
 
 def test_what_one_session_runs_and_what_is_refused(cluster):
-    """At the same time: another with dynamic allocation."""
+    """At the same time: another with dynamic allocation of too few executors."""
     name, folder = "session", f"{SHARED}/session"
     dynamic = ("dynamic", *digits("torch"), "--cache-url", f"file://{SHARED}/dynamic")
     options = [
         word
-        for setting in ("enabled", "shuffleTracking.enabled")
-        for word in ("--conf", f"spark.dynamicAllocation.{setting}=true")
+        for setting in ("enabled=true", "shuffleTracking.enabled=true", "maxExecutors=1")
+        for word in ("--conf", f"spark.dynamicAllocation.{setting}")
     ]
     session = Submitted(cluster, name, folder, script=f"local://{SHARED}/one_session.py")
     with session, Submitted(cluster, *dynamic, options=tuple(options)) as refused:
@@ -393,7 +393,7 @@ def test_what_one_session_runs_and_what_is_refused(cluster):
             f"script: {folder}/said.py\nargs: [--word, two words]\nnum_proc: 2\n"
         )
         (session.folder / "tune.yaml").write_text(f"{TUNE}cache_url: file://{folder}/cache\n")
-        assert "spark.dynamicAllocation.enabled is true" in refused.end()
+        assert "spark.dynamicAllocation.maxExecutors=1 allows 1" in refused.end()
         told = session.end()
     for words in (
         "3 ranks need 3 task slots at once, and the cluster has 2",

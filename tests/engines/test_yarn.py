@@ -390,7 +390,14 @@ def counted(store: str, experiment: str) -> list[int]:
     ("settings", "told"),
     [
         ({"spark.yarn.queue": "nowhere"}, "unknown queue: nowhere"),
-        ({"spark.dynamicAllocation.enabled": "true"}, "spark.dynamicAllocation.enabled is true"),
+        (
+            {
+                "spark.dynamicAllocation.enabled": "true",
+                "spark.dynamicAllocation.maxExecutors": "1",
+                "spark.executor.cores": "1",
+            },
+            "spark.dynamicAllocation.maxExecutors=1 allows 1",
+        ),
         (
             {"spark.executor.instances": "1"},
             "2 ranks need 2 task slots at once, and the cluster has 1",
@@ -403,7 +410,12 @@ def counted(store: str, experiment: str) -> list[int]:
             "2 ranks need 2 task slots at once, and the cluster has ",
         ),
     ],
-    ids=["no such queue", "dynamic allocation", "more ranks than slots", "queue without room"],
+    ids=[
+        "no such queue",
+        "few executors",
+        "more ranks than slots",
+        "queue without room",
+    ],
 )
 def test_what_cannot_run_is_refused_in_a_sentence(yarn, server, tmp_path, settings, told):
     job = [COUNT_STEPS, "--folder", str(tmp_path / "checkpoints")]

@@ -35,16 +35,21 @@ def start(session: dict[str, Any]) -> Finding:
     )
 
 
-@SESSION("spark.allocation", expected="a cluster of a fixed size")
+@SESSION("spark.allocation", expected="executors that stay, or that come for the ranks' tasks")
 def allocation(session: dict[str, Any]) -> Finding:
     """Whether executors may come and go."""
-    return _launchers(session, "allocation", fine="dynamic allocation is off")
+    fine = "dynamic allocation is off"
+    if session["is_dynamic"]:
+        fine = "dynamic allocation is on: ranks are ordinary tasks (RunConfig.gang='tasks')"
+    return _launchers(session, "allocation", fine=fine)
 
 
 @SESSION("spark.slots", expected="a slot for each rank")
 def slots(session: dict[str, Any]) -> Finding:
     """Whether enough tasks can run at once."""
     fine = f"{session['slots']} task slots on {session['master']}, {session['num_proc']} needed"
+    if session["is_dynamic"]:
+        fine += ", for which executors come with a run"
     finding = _launchers(session, "slots", fine=fine)
     if not finding.advice or session["single_host"]:
         return finding
@@ -114,7 +119,10 @@ def executors(session: dict[str, Any]) -> Finding | None:
     if "skipped" in stage:
         return not_checked(
             f"executors were not looked at: {stage['skipped']}.",
-            advice="Correct that, and run this again.",
+            advice="Run this again with --conf spark.dynamicAllocation.enabled=false and "
+            "spark.executor.instances, which looks at as many executors."
+            if session["is_dynamic"]
+            else "Correct that, and run this again.",
         )
     if "error" in stage:
         return problem(

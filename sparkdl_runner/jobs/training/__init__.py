@@ -29,7 +29,12 @@ from sparkdl_runner.launch.driver.calls.call import pack, work_of
 from sparkdl_runner.launch.driver.calls.chosen_place import chosen_place
 from sparkdl_runner.launch.driver.mlflow_run import at_place, secrets_for_ranks
 from sparkdl_runner.launch.driver.spark import checks, slots
-from sparkdl_runner.launch.driver.spark.context import is_spark_connect, require_spark_context
+from sparkdl_runner.launch.driver.spark.allocation import is_dynamic
+from sparkdl_runner.launch.driver.spark.context import (
+    is_spark_connect,
+    require_spark_context,
+    settings_of,
+)
 from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.launch.driver.stop_request import StopRequest
 from sparkdl_runner.rank.reports import Reports
@@ -302,4 +307,5 @@ def _check_slots(settings: TrainSettings) -> None:
         return
     context = require_spark_context()
     checks.check(context, backend, config)
-    slots.wait_for_slots(context, settings.num_proc, config, profile=rank_profile(context))
+    if not is_dynamic(settings_of(context).get):  # Else executors come once ranks wait for them.
+        slots.wait_for_slots(context, settings.num_proc, config, profile=rank_profile(context))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -9,7 +10,7 @@ from collections.abc import Callable
 
 from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.launch.wire.assignments import Assignment
-from sparkdl_runner.launch.wire.messages import Gather, Stop
+from sparkdl_runner.launch.wire.messages import Gather, Stop, Superfluous
 
 # A driver that is reached gives up the start before its agents do: it knows which of them are
 # missing, and an agent that raises makes Spark kill those that wait in its barrier.
@@ -20,10 +21,10 @@ class AwaitedAssignment:
     """Waits for an agent's assignment. What comes is put by other threads."""
 
     def __init__(self) -> None:
-        self._answers: queue.SimpleQueue[Assignment | Gather | Stop | BaseException]
+        self._answers: queue.SimpleQueue[Assignment | Gather | Superfluous | Stop | BaseException]
         self._answers = queue.SimpleQueue()
 
-    def answer(self, answer: Assignment | Gather | Stop) -> None:
+    def answer(self, answer: Assignment | Gather | Superfluous | Stop) -> None:
         """Takes the driver's word, or ``Gather`` where the driver is not reached."""
         self._answers.put(answer)
 
@@ -45,8 +46,9 @@ class AwaitedAssignment:
         deadline = time.monotonic() + timeout_seconds + DRIVER_FIRST_SECONDS
         gathering: threading.Thread | None = None
         while True:
+            left = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
             try:
-                answer = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
+                answer = self._answers.get(timeout=left)
             except queue.Empty:
                 raise RunnerError(
                     f"Neither the driver nor all other ranks were reached within "
@@ -58,6 +60,10 @@ class AwaitedAssignment:
                     return answer
                 case Stop():
                     return None
+                case Superfluous():
+                    # Spark would take this task's end for the rank's, and start the task again
+                    # after a failure: so it waits until the rank ends.
+                    deadline = math.inf
                 case Gather():
                     if gathering is None:
                         gathering = threading.Thread(

@@ -56,7 +56,9 @@ class LogClient:
             worker would go on beside the attempt that replaces it.
         is_patient: Whether a driver that is silent, and still has its end of the connection, is
             waited for. It is only suspended if it is on this host.
-        on_assignment: Called with the agent's assignment; or with ``Gather`` if the driver asks
+        copy: How often Spark had started this agent's task before.
+        on_assignment: Called with the agent's assignment; with ``Superfluous`` if another task has
+            its rank; or with ``Gather`` if the driver asks
             for that, or is not reached in time. More is tried then, so that the rank is heard
             from when it is.
         on_stop: Called when the driver asks for the worker's end, or the agent is cut off.
@@ -76,7 +78,8 @@ class LogClient:
         echo_output: bool = False,
         fence_seconds: float,
         is_patient: bool = False,
-        on_assignment: Callable[[Assignment | messages.Gather], None],
+        copy: int = 0,
+        on_assignment: Callable[[Assignment | messages.Gather | messages.Superfluous], None],
         on_stop: Callable[[], None],
         on_request: Callable[[str], None],
         on_preempt: Callable[[str], None],
@@ -86,7 +89,7 @@ class LogClient:
         self._channel = channel
         self._place = f"{channel.host}:{channel.port}"
         self._partition = me.partition
-        self._hello = messages.Hello(me)
+        self._hello = messages.Hello(me, copy)
         self._relay_output = relay_output
         self._echo_output = echo_output
         self._fence_seconds = fence_seconds
@@ -313,7 +316,7 @@ class LogClient:
                 self._hosts.update(addresses)
             case messages.Assigned(assignment):
                 self._on_assignment(replace(assignment, peers=tuple(sorted(self._hosts))))
-            case messages.Gather():
+            case messages.Gather() | messages.Superfluous():
                 self._on_assignment(message)
             case messages.Stop():
                 self._stop_heard.set()

@@ -1,4 +1,4 @@
-"""The agent: a barrier-mode Spark task that starts one worker and stays with it to the end.
+"""The agent: a Spark task that starts one worker and stays with it to the end.
 
 It runs in a Python process that Spark reuses for other tasks, so it changes nothing there: not
 the environment, not the working folder, and it imports neither torch nor horovod.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.base.sent_file import SentFile
 from sparkdl_runner.base.version import __version__
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.launch.agent.awaited_assignment import AwaitedAssignment
 from sparkdl_runner.launch.agent.host.address_space import lift_limit
 from sparkdl_runner.launch.agent.host.ec2_notice import SpotNotice, endpoint
@@ -54,6 +54,8 @@ class RankTask:
     large_function: Broadcast[bytes] | SentFile | None = None
     """The function, if it is too large to travel within the attempt."""
     channel: ChannelAddress
+    is_barrier: bool = True
+    """Whether Spark starts all tasks of the stage at once, and lets them meet."""
     single_host: bool
     """All tasks share the driver's host, so nothing needs to leave the loopback interface."""
     most_result_bytes: int
@@ -66,10 +68,10 @@ class RankTask:
     version: str = __version__
 
     def __call__(self, _rows: Iterable[Any]) -> Iterator[Outcome]:
-        """Runs one rank. Spark calls this, in a barrier stage of as many tasks as ranks."""
-        from pyspark import BarrierTaskContext
+        """Runs one rank. Spark calls this, in a stage of as many tasks as ranks."""
+        from pyspark import TaskContext
 
-        context = BarrierTaskContext.get()
+        context = TaskContext.get()
         outcome = self._run(context)
         self.spare.keep(context)
         if outcome is not None:
@@ -107,7 +109,7 @@ class RankTask:
             stack.callback(worker.end)
             limited = lift_limit(worker.pid)
             awaited = AwaitedAssignment()
-            client = self._connected(me, worker, awaited)
+            client = self._connected(me, worker, awaited, context.attemptNumber())
             stack.callback(client.close)
             seconds = config.start_timeout_seconds
             assignment = awaited.wait(lambda: self._gather(context, me), seconds)
@@ -166,7 +168,9 @@ class RankTask:
             del self.large_function._value  # type: ignore[union-attr]
         return attempt
 
-    def _connected(self, me: Peer, worker: WorkerProcess, awaited: AwaitedAssignment) -> LogClient:
+    def _connected(
+        self, me: Peer, worker: WorkerProcess, awaited: AwaitedAssignment, copy: int
+    ) -> LogClient:
         """The agent's end of the channel to the driver."""
         config = self.attempt.config
 
@@ -181,6 +185,7 @@ class RankTask:
             echo_output=not self.single_host,
             fence_seconds=2 * config.heartbeat_timeout_seconds,
             is_patient=self.single_host,
+            copy=copy,
             on_assignment=awaited.answer,
             on_stop=stop,
             on_request=worker.request_stop,
@@ -231,11 +236,25 @@ class RankTask:
                     "such as '10.1.0.0/16' where their names differ."
                 )
             return own
+        if not self.is_barrier:  # Only a barrier task is told how Spark knows its host.
+            return network.own_address(network.source_address(network.resolve(self.channel.host)))
         advertised = context.getTaskInfos()[context.partitionId()].address
         return network.own_address(network.split_host_port(advertised)[0])
 
     def _gather(self, context: Any, me: Peer) -> Assignment:
-        """Tells all agents of this one and learns of all, by Spark's barrier."""
+        """Tells all agents of this one and learns of all, by Spark's barrier.
+
+        Raises:
+            RunnerError: The stage has none.
+        """
+        if not self.is_barrier:
+            raise RunnerError(
+                f"Host {me.host} does not reach the driver at {self.channel.host}:"
+                f"{self.channel.port}, by which ranks find one another where Spark starts no "
+                "barrier stage (gang='tasks'): let it connect to that port (RunConfig.port_range "
+                "says which are taken), or name a network that both have with "
+                "RunConfig.network_interface."
+            )
         messages = context.allGather(json.dumps(me.to_json()))
         peers = [Peer.from_json(json.loads(message)) for message in messages]
         assignments = assignments_of(

@@ -102,8 +102,8 @@ class Gang(ABC):
     def ask_stacks(self) -> dict[int, Stacks]:
         """The Python stacks of all ranks that answer, by rank."""
 
-    def lost_slots(self) -> str | None:
-        """Why the ranks can never start, asked until the first has; None if they may."""
+    def lost_slots(self, there: int, seconds: float) -> str | None:
+        """Why the ranks will not start; None if they may. See ``Watch``."""
         return None
 
     def take(self, world: World, message: Message) -> None:

@@ -6,11 +6,13 @@ Each has a TCP connection, in frames that only the run's agents can make. Nothin
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import socket
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.base.version import __version__
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.driver.watch import Watch
@@ -33,6 +35,8 @@ PING_SECONDS = 1.0
 # taken for one that cannot reach the driver. The rest of the time is for Spark's barrier, which
 # sends each agent what all have told, and so grows with the square of their number.
 GATHER_SHARE = 0.5
+# How soon Spark knows of the end of a task whose rank has ended, unless that was lost.
+ENDED_SECONDS = 10.0
 # A stopped process is woken for its stacks, which takes a moment.
 STACKS_SECONDS = 6.0
 CHUNK_BYTES = 1 << 16
@@ -77,6 +81,7 @@ class LogServer(ServerThread):
         num_proc: How many agents there will be.
         receiver: Takes what they say.
         attempt: What they run.
+        is_barrier: Whether agents that do not reach us may find one another without us.
     """
 
     watch: Watch
@@ -89,6 +94,7 @@ class LogServer(ServerThread):
         num_proc: int,
         receiver: DriversReceiver,
         attempt: AttemptSpec,
+        is_barrier: bool = True,
     ) -> None:
         super().__init__(listener, name="sparkdl-log-channel", expected=num_proc)
         self._receiver = receiver
@@ -98,6 +104,9 @@ class LogServer(ServerThread):
         self._stop_requested = False
         self._requests: list[Message] = []
         self._attempt = attempt
+        self._is_barrier = is_barrier
+        self._copies: dict[int, int] = {}
+        """For each partition, which of Spark's starts of its task has the rank."""
         self._known: dict[int, Peer] = {}
         self._assignments: Mapping[int, Assignment] = {}
         self._is_gathering = False
@@ -155,6 +164,10 @@ class LogServer(ServerThread):
         if not 0 <= partition < self._num_proc:
             raise ValueError("not the hello of one of the run's agents")
         self.recognize()
+        if self._is_superfluous(partition, hello.copy):
+            agent = _Agent(writer, FrameCodec(self._key, nonce, b"driver"))
+            await self._hold(agent, partition, hello)
+            return
         if partition in self._agents:
             self._agents[partition].writer.transport.abort()  # It comes again: the link had broken.
         agent = self._agents[partition] = _Agent(writer, FrameCodec(self._key, nonce, b"driver"))
@@ -175,19 +188,43 @@ class LogServer(ServerThread):
                 del self._agents[partition]
                 self.watch.gone(partition)
 
+    def _is_superfluous(self, partition: int, copy: int) -> bool:
+        """Whether another task has the rank. Before there are ranks, the newest may have it."""
+        first = self._copies.setdefault(partition, copy)
+        if copy > first and not self._assignments:
+            self._copies[partition] = copy
+            return False
+        return copy != first
+
+    async def _hold(self, agent: _Agent, partition: int, hello: messages.Hello) -> None:
+        """Lets a task that Spark has started again do nothing, for as long as its rank runs."""
+        is_lost = partition not in self._agents
+        until = math.inf
+        if self._assignments:
+            rank, host = self._assignments[partition].world.rank, hello.peer.host
+            then = "is lost, and begins no second time" if is_lost else "goes on where it is"
+            tell(f"Spark has started the task of rank {rank} again, on {host}: the rank {then}.")
+            if is_lost and not self.watch.replaced(partition):
+                until = self._loop.time() + ENDED_SECONDS
+        agent.send(messages.Superfluous())
+        while not (self._stop_requested or agent.writer.is_closing() or self._loop.time() > until):
+            agent.send(messages.Ping())
+            await asyncio.sleep(PING_SECONDS)
+        agent.send(messages.Stop())
+
     def _assign(self, peer: Peer) -> None:
         """Answers an agent that has come; the last one to come lets all have their ranks."""
-        if not self._known:
+        if not self._known and self._is_barrier:
             seconds = GATHER_SHARE * self._attempt.config.start_timeout_seconds
             self._loop.call_later(seconds, self._gather)
-        self._known.setdefault(peer.partition, peer)
+        self._known[peer.partition] = peer
         waiting = self._agents
         if self._is_gathering:
             self._agents[peer.partition].send(messages.Gather())
             return
         if self._assignments:
             waiting = {peer.partition: self._agents[peer.partition]}
-        elif len(self._known) == self._num_proc:
+        elif len(self._agents) == self._num_proc:
             try:
                 self._assignments = assignments_of(
                     list(self._known.values()),

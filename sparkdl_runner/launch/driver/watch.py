@@ -39,7 +39,8 @@ class Watch:
         num_proc: How many ranks there are.
         ask_stacks: Returns the stacks of all ranks that answer, by rank.
         on_verdict: Called once at most, from the watch's thread.
-        lost_slots: Why the ranks can never start, as long as none has; None if they may.
+        lost_slots: Why the ranks will not start, asked until they have their places with how many
+            agents are there, and how many seconds ago the first one came; None if they may.
         now: The clock.
     """
 
@@ -48,7 +49,7 @@ class Watch:
     num_proc: int
     ask_stacks: Callable[[], dict[int, Stacks]]
     on_verdict: Callable[[Verdict], None]
-    lost_slots: Callable[[], str | None] = lambda: None
+    lost_slots: Callable[[int, float], str | None] = lambda there, seconds: None
     now: Callable[[], float] = time.monotonic
     _ranks: dict[int, SeenRank] = field(default_factory=dict)
     """The ranks, by partition."""
@@ -131,6 +132,19 @@ class Watch:
             rank = self._ranks.get(partition)
             if rank is not None and rank.ended_at is None:
                 rank.gone_at = self.now()
+
+    def replaced(self, partition: int) -> bool:
+        """Spark has started a rank's task anew, so that nobody needs to wait for the first.
+
+        Returns:
+            Whether the rank had not ended.
+        """
+        with self._lock:
+            rank = self._ranks.get(partition)
+            if rank is not None and rank.ended_at is None:
+                rank.gone_at = self.now() - deadlines.GONE_SECONDS
+                return True
+            return False
 
     def running(self) -> set[int]:
         """The ranks that have begun and not ended, lost ones among them."""
@@ -222,10 +236,15 @@ class Watch:
     def _launch_problem(self, now: float) -> str | None:
         if self._refusal:
             return self._refusal
-        if self._first_at is None:
-            return self.lost_slots()
         seen = list(self._ranks.values())
-        return deadlines.start_problem(seen, now - self._first_at, self.num_proc, self.config)
+        if any(rank.world is not None for rank in seen):
+            return None
+        there = sum(rank.gone_at is None for rank in seen)
+        seconds = 0.0 if self._first_at is None else now - self._first_at
+        problem = self.lost_slots(there, seconds)
+        if problem is not None or self._first_at is None:
+            return problem
+        return deadlines.start_problem(seen, seconds, self.num_proc, self.config)
 
     def _running(self) -> list[SeenRank]:
         return [rank for rank in self._ranks.values() if rank.ended_at is None]

@@ -46,6 +46,8 @@ class Hello(Message):
     """Opens a connection: who the agent is, which may not know its rank yet."""
 
     peer: Peer
+    copy: int = 0
+    """How often Spark had started this agent's task before."""
 
 
 @dataclass
@@ -259,6 +261,10 @@ class Gather(Message):
     """Asks all agents to exchange their reports, since some do not reach the driver."""
 
 
+class Superfluous(Message):
+    """Another task has this agent's rank: it is to wait, and do nothing."""
+
+
 class AskStacks(Message):
     """The driver wants the Python stacks of the worker's threads."""
 
@@ -355,6 +361,6 @@ AGENT_TO_DRIVER = _table(
     *(Unfinished, ValuePart, ValueSent),
 )
 DRIVER_TO_AGENT = _table(
-    *(Hosts, Assigned, Gather, Stop, RequestStop, Preempt, RequestGrowth),
+    *(Hosts, Assigned, Gather, Superfluous, Stop, RequestStop, Preempt, RequestGrowth),
     *(AskStacks, Confirmed, ValueTaken, Ping),
 )

@@ -224,12 +224,12 @@ def test_a_host_without_python_is_named_and_not_tried_again(cluster, monkeypatch
     assert "Restarting" not in capsys.readouterr().err
 
 
-def test_dynamic_allocation_is_refused_in_one_sentence(cluster, monkeypatch):
+def test_a_barrier_with_dynamic_allocation_is_refused_in_one_sentence(cluster, monkeypatch):
     configuration = cluster.sparkContext._conf
     configuration.set("spark.dynamicAllocation.enabled", "true")
     try:
         with pytest.raises(LaunchError, match=r"spark\.dynamicAllocation\.enabled is true"):
-            HorovodRunner(np=2).run(print)
+            DistributedRunner(num_proc=2, run_config=RunConfig(gang="barrier")).run(print)
     finally:
         configuration.set("spark.dynamicAllocation.enabled", "false")
     assert not running("sparkdl_runner.launch.worker")

@@ -89,6 +89,7 @@ def started(**changes: Any) -> dict[str, Any]:
         "gpus_per_executor": 0.0,
         "encryption": [],
         "refusals": {},
+        "is_dynamic": False,
         "is_restarted": False,
         "slots": 4,
         "num_proc": 2,
@@ -148,6 +149,14 @@ def test_encryption_on_one_host_is_no_matter():
     asked = started(encryption=["spark.ssl.enabled"], single_host=True)
     found = one(session.encryption(asked))
     assert (found.status, found.found) == (OK, "spark.ssl.enabled is true; all is on this host")
+
+
+def test_dynamic_allocation_is_fine_and_its_executors_are_not_there_to_be_looked_at():
+    asked = started(is_dynamic=True, slots=0, stage={"skipped": "they come with a run"})
+    found = one(session.allocation(asked))
+    assert (found.status, found.found[:24]) == (OK, "dynamic allocation is on")
+    assert one(session.slots(asked)).found.endswith("for which executors come with a run")
+    assert "dynamicAllocation.enabled=false" in one(session.executors(asked)).advice
 
 
 def test_why_a_session_did_not_start_is_told_with_what_to_do():

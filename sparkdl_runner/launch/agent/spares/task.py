@@ -13,7 +13,7 @@ from sparkdl_runner.launch.agent.worker_environment import worker_environment
 
 @dataclass(frozen=True, kw_only=True)
 class SpareTask:
-    """Starts one spare worker in each task's process. Spark calls it, in a barrier stage."""
+    """Starts one spare worker in each task's process. Spark calls it."""
 
     backend: str
     """The backend's name."""
@@ -26,9 +26,9 @@ class SpareTask:
 
     def __call__(self, _rows: Iterable[Any]) -> Iterator[Any]:
         """Does it in the task that runs this, and ends at once."""
-        from pyspark import BarrierTaskContext
+        from pyspark import TaskContext
 
-        self.keep(BarrierTaskContext.get())
+        self.keep(TaskContext.get())
         return iter(())
 
     def keep(self, context: Any) -> None:

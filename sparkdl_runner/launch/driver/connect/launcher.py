@@ -1,7 +1,8 @@
-"""Runs ranks as the tasks of a barrier stage that is asked for through Spark Connect."""
+"""Runs ranks as the tasks of a stage that is asked for through Spark Connect."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -27,7 +28,8 @@ from sparkdl_runner.launch.driver.connect.session import (
     setting,
 )
 from sparkdl_runner.launch.driver.connect.tunnel import tunnel
-from sparkdl_runner.launch.driver.spark import checks, failure
+from sparkdl_runner.launch.driver.spark import allocation, checks, failure
+from sparkdl_runner.launch.driver.spark.assembly import Assembly, Tries
 from sparkdl_runner.launch.driver.spark.lent_function import LARGE_BYTES
 from sparkdl_runner.launch.driver.spark.slots import POLL_SECONDS, counted
 from sparkdl_runner.launch.driver.spark.stage_gang import StageGang
@@ -68,6 +70,9 @@ class ConnectLauncher:
         self._surroundings = known(self._session, config, backend.imports, stop)
         _check_gpus(self._setting)
         checks.check_settings(self._setting, backend, config, single_host=self.is_single_host)
+        self._is_barrier = allocation.chosen_gang(self._setting, config, num_proc)
+        self._is_dynamic = not self._is_barrier and allocation.is_dynamic(self._setting)
+        _check_channel(self._surroundings, self._is_barrier)
         self.application_id = self._setting("spark.app.id")
 
     @property
@@ -81,11 +86,25 @@ class ConnectLauncher:
         """See ``Launcher.run``."""
         if attempt.is_restart:
             self._surroundings = self._probe(attempt.config, stop)
-        num_proc = self.wait_for_slots(attempt.config, stop)
-        self._num_proc = self._num_proc or num_proc
-        gang = ConnectGang(self._session, self._surroundings, attempt, num_proc, reports)
-        with stop.told_to(gang.request_stop, gang.interrupt):
-            return gang.run()
+        needed = self.wait_for_slots(attempt.config, stop)
+        self._num_proc = self._num_proc or needed
+        tries = Tries(attempt.config, self._setting, stop)
+        while True:
+            gang = ConnectGang(
+                self._session,
+                self._surroundings,
+                attempt,
+                needed,
+                reports,
+                is_barrier=self._is_barrier,
+            )
+            with stop.told_to(gang.request_stop, gang.interrupt):
+                try:
+                    return gang.run()
+                except RunnerError:
+                    if (there := gang.assembly.given_back) is None:
+                        raise
+                    needed = tries.next_size(there, needed, has_slots=False)
 
     def _probe(self, config: RunConfig, stop: StopRequest) -> Surroundings:
         return probe(self._session, config, self._backend.imports, stop)
@@ -97,6 +116,8 @@ class ConnectLauncher:
             LaunchError: There are too few.
             RunCancelledError: ``stop`` was cancelled.
         """
+        if self._is_dynamic:  # Executors come once tasks wait for them.
+            return self._num_proc
         least = config.min_num_proc
         deadline = time.monotonic() + (0 if self.is_single_host else config.slot_wait_seconds)
         while True:
@@ -127,7 +148,7 @@ class ConnectLauncher:
 
 
 class ConnectGang(StageGang):
-    """Ranks as barrier tasks that a Spark Connect server runs.
+    """Ranks as tasks that a Spark Connect server runs.
 
     Args:
         session: The session.
@@ -135,6 +156,7 @@ class ConnectGang(StageGang):
         attempt: See ``Gang``, as for the rest.
         num_proc: The same.
         reports: The same.
+        is_barrier: Whether the server starts all tasks at once.
     """
 
     def __init__(
@@ -144,9 +166,12 @@ class ConnectGang(StageGang):
         attempt: AttemptSpec,
         num_proc: int,
         reports: Sequence[Reports],
+        *,
+        is_barrier: bool,
     ) -> None:
         self._session = session
         self._surroundings = surroundings
+        self.assembly = Assembly(attempt.config, num_proc)
         address = surroundings.address or network.LOOPBACK
         super().__init__(
             attempt,
@@ -154,22 +179,30 @@ class ConnectGang(StageGang):
             reports,
             listener=network.listen(address, attempt.config.port_range),
             host="" if surroundings.address is None else address,
+            is_barrier=is_barrier,
         )
 
     def submit(self, stack: ExitStack) -> ServerQuery[list[Outcome]]:
         """See ``StageGang.submit``."""
         channel = self._channel(stack)
         tasks = self._session.range(0, self.num_proc, 1, self.num_proc)
-        ends = tasks.mapInArrow(RankRows(self._rank_task(channel)), SCHEMA, barrier=True)
+        ends = tasks.mapInArrow(RankRows(self._rank_task(channel)), SCHEMA, barrier=self.is_barrier)
         self._query = ServerQuery(
             self._session,
             lambda: outcomes_of(ends.collect()),
             slots=self.num_proc,
-            start_seconds=START_SECONDS + self.attempt.config.slot_wait_seconds,
+            # Tasks that are no barrier stage are started one by one, which the assembly watches.
+            start_seconds=START_SECONDS + self.attempt.config.slot_wait_seconds
+            if self.is_barrier
+            else math.inf,
             has_begun=lambda: not self.watch.unheard(),
         )
         stack.callback(self._query.close)
         return self._query
+
+    def lost_slots(self, there: int, seconds: float) -> str | None:
+        """See ``Gang.lost_slots``."""
+        return None if self.is_barrier else self.assembly.shortage(there, seconds)
 
     def cancel_job(self) -> None:
         """See ``StageGang.cancel_job``."""
@@ -231,6 +264,7 @@ class ConnectGang(StageGang):
             attempt=attempt,
             large_function=function,
             channel=channel,
+            is_barrier=self.is_barrier,
             single_host=self._surroundings.is_single_host,
             most_result_bytes=MOST_RESULT_BYTES,
             # The channel is in clear.
@@ -243,7 +277,18 @@ class ConnectGang(StageGang):
         )
 
 
-def _check_gpus(setting: checks.Settings) -> None:
+def _check_channel(around: Surroundings, is_barrier: bool) -> None:
+    """Refuses tasks that find one another by the driver alone, where they do not reach it."""
+    if not is_barrier and around.address is None and around.no_relay:
+        raise LaunchError(
+            "The executors do not reach this client, by which ranks find one another where Spark "
+            f"starts no barrier stage (gang='tasks'), and no relay helps: {around.no_relay}. Run "
+            "the client where executors reach it, or start the server without "
+            f"{allocation.DYNAMIC}."
+        )
+
+
+def _check_gpus(setting: allocation.Settings) -> None:
     """Refuses executors whose GPUs ranks would share: no stage asks for its own through Connect."""
     per_executor = int(setting("spark.executor.resource.gpu.amount") or 0)
     per_task = float(setting("spark.task.resource.gpu.amount") or 0)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.backends import Backend
 from sparkdl_runner.launch.config import RunConfig
+from sparkdl_runner.launch.driver.spark import allocation
+from sparkdl_runner.launch.driver.spark.allocation import Settings
 from sparkdl_runner.launch.driver.spark.context import is_single_host, settings_of
 from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
 
@@ -23,10 +25,6 @@ ENCRYPTION_SETTINGS = (
 # Of Spark 4.1 and later.
 KILL_IDLE = "spark.python.worker.killOnIdleTimeout"
 IDLE_SECONDS = "spark.python.worker.idleTimeoutSeconds"
-
-
-Settings = Callable[[str], str | None]
-"""Gives a Spark application's setting by its name; None where it is not set."""
 
 
 def check(context: SparkContext, backend: Backend, config: RunConfig) -> None:
@@ -107,10 +105,11 @@ def _check_encryption(
 def _check_allocation(
     settings: Settings, backend: Backend, config: RunConfig, single_host: bool
 ) -> None:
-    if _is_on(settings, "spark.dynamicAllocation.enabled"):
+    if config.gang == "barrier" and allocation.is_dynamic(settings):
         raise LaunchError(
             "spark.dynamicAllocation.enabled is true, with which clusters start no barrier stage: "
-            "set it to false and give the cluster a fixed size (spark.executor.instances)."
+            "set it to false and give the cluster a fixed size (spark.executor.instances), or use "
+            "RunConfig(gang='tasks')."
         )
 
 

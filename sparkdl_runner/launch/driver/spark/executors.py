@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -59,19 +59,20 @@ def executors_of(context: SparkContext, tag: str) -> dict[str, set[int]]:
     """
     partitions: dict[str, set[int]] = {}
     with suppress(Exception):
-        _collect_partitions(context, tag, partitions)
+        for task in tasks_of(context, tag):
+            partitions.setdefault(task.executorId(), set()).add(task.index())
     return partitions
 
 
-def _collect_partitions(context: SparkContext, tag: str, partitions: dict[str, set[int]]) -> None:
+def tasks_of(context: SparkContext, tag: str) -> Iterator[Any]:
+    """What Spark tells of each start of a task of a job of one stage."""
     spark = context._jsc.sc()
     for job in spark.statusTracker().getJobIdsForTag(tag):
         info = context.statusTracker().getJobInfo(job)
         for stage in info.stageIds if info is not None else ():
             tasks = spark.statusStore().taskList(stage, 0, _MOST_TASKS)
             for number in range(tasks.size()):
-                task = tasks.apply(number)
-                partitions.setdefault(task.executorId(), set()).add(task.index())
+                yield tasks.apply(number)
 
 
 def hosts_of(context: SparkContext, tag: str, partitions: Collection[int]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sparkdl_runner import errors
@@ -12,6 +13,7 @@ from sparkdl_runner.launch.driver.consequences import consequences
 from sparkdl_runner.launch.driver.diagnosis import to_error
 from sparkdl_runner.launch.driver.spark import java
 from sparkdl_runner.launch.driver.spark.context import settings_of
+from sparkdl_runner.launch.driver.spark.executors import tasks_of
 from sparkdl_runner.launch.driver.spark.sizes import LESS_TO_CARRY
 from sparkdl_runner.launch.wire.failure_report import UnheardFailureError
 from sparkdl_runner.launch.wire.outcome import Outcome
@@ -124,6 +126,17 @@ def explain(
             ]
         )
     )
+
+
+def first_task_failure(context: SparkContext, tag: str) -> str:
+    """Why the first task of a job failed that did, in Spark's words; empty if none has."""
+    failures = []
+    with suppress(Exception):  # The session has ended.
+        for task in tasks_of(context, tag):
+            if task.status() == "FAILED" and task.errorMessage().isDefined():
+                seconds = task.launchTime().getTime() + task.duration().get()
+                failures.append((seconds, str(task.errorMessage().get())))
+    return min(failures, default=(0, ""))[1]
 
 
 def host_of_task(context: SparkContext, error: Exception) -> str:

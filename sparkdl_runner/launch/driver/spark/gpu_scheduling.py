@@ -14,7 +14,7 @@ from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.driver.spark.context import settings_of
 
 if TYPE_CHECKING:
-    from pyspark import RDDBarrier, SparkContext
+    from pyspark import RDD, RDDBarrier, SparkContext
     from pyspark.resource import ResourceProfile
 
 _WITH_STAGE_LEVEL = {"spark": (3, 4, 0), "yarn": (3, 5, 1), "k8s": (3, 5, 1)}
@@ -51,20 +51,21 @@ def rank_profile(context: SparkContext) -> ResourceProfile | None:
     return profile
 
 
-def barrier_stage(
-    context: SparkContext, num_proc: int, profile: ResourceProfile | None
-) -> RDDBarrier[int]:
-    """A barrier stage of one task for each rank.
+def rank_stage(
+    context: SparkContext, num_proc: int, profile: ResourceProfile | None, *, is_barrier: bool
+) -> RDD[int] | RDDBarrier[int]:
+    """A stage of one task for each rank.
 
     Args:
         context: The application's.
         num_proc: How many ranks.
         profile: What each task asks for; None for what all tasks get.
+        is_barrier: Whether Spark starts all of them at once.
     """
     tasks = context.parallelize(range(num_proc), num_proc)
     if profile is not None:
         tasks = tasks.withResources(profile)
-    return tasks.barrier()
+    return tasks.barrier() if is_barrier else tasks
 
 
 def _obstacle(context: SparkContext, executor_cores: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Runs ranks as the tasks of one barrier-mode Spark stage."""
+"""Runs ranks as the tasks of one Spark stage."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from sparkdl_runner.launch.backends import Backend
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.deadlines import is_silent
 from sparkdl_runner.launch.driver.spark import checks, failure
+from sparkdl_runner.launch.driver.spark.allocation import chosen_gang, is_dynamic
+from sparkdl_runner.launch.driver.spark.assembly import Assembly, Tries
 from sparkdl_runner.launch.driver.spark.context import (
     end_of,
     is_single_host,
@@ -22,13 +24,13 @@ from sparkdl_runner.launch.driver.spark.context import (
 )
 from sparkdl_runner.launch.driver.spark.decommissions import Decommissions, decommission
 from sparkdl_runner.launch.driver.spark.executors import executors_of, silent_hosts
-from sparkdl_runner.launch.driver.spark.gpu_scheduling import barrier_stage, rank_profile
+from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile, rank_stage
 from sparkdl_runner.launch.driver.spark.growth import Growth
 from sparkdl_runner.launch.driver.spark.job import SparkAction, let_the_jvm_exit, tagged
 from sparkdl_runner.launch.driver.spark.lent_function import lent
 from sparkdl_runner.launch.driver.spark.lost_hosts import LostHosts
 from sparkdl_runner.launch.driver.spark.sizes import most_result_bytes, refuse_too_large_function
-from sparkdl_runner.launch.driver.spark.slots import SlotCheck, wait_for_slots
+from sparkdl_runner.launch.driver.spark.slots import SlotCheck, count_slots, wait_for_slots
 from sparkdl_runner.launch.driver.spark.spares import spare_task
 from sparkdl_runner.launch.driver.spark.stage_gang import StageGang
 from sparkdl_runner.launch.driver.spark.start_notices import StartNotices
@@ -62,6 +64,9 @@ class SparkLauncher:
         self._context = require_spark_context()
         checks.check(self._context, backend, config)
         self._profile = rank_profile(self._context)
+        self._is_barrier = chosen_gang(settings_of(self._context).get, config, num_proc)
+        # Executors come for tasks that wait, and for nothing else.
+        self._is_dynamic = not self._is_barrier and is_dynamic(settings_of(self._context).get)
         self._num_proc = num_proc
         self._lost = LostHosts(self._context)
         self._leaving: set[str] = set()
@@ -78,25 +83,38 @@ class SparkLauncher:
         decommission(self._context, self._leaving, "its host will be taken away")
         needed = self._growth.take_target() or self._num_proc
         config, least = attempt.config, attempt.config.min_num_proc
+        tries = Tries(config, settings_of(self._context).get, stop)
         while True:
-            num_proc = wait_for_slots(
-                self._context,
-                needed,
-                config,
-                profile=self._profile,
-                least=least,
-                asked_seconds=asked_seconds,
-                stop=stop,
-            )
+            num_proc = needed
+            if not self._is_dynamic:
+                num_proc = wait_for_slots(
+                    self._context,
+                    needed,
+                    config,
+                    profile=self._profile,
+                    least=least,
+                    asked_seconds=asked_seconds,
+                    stop=stop,
+                )
             self._num_proc = self._num_proc or num_proc
-            gang = SparkGang(self._context, self._profile, attempt, num_proc, reports)
+            gang = SparkGang(
+                self._context,
+                self._profile,
+                attempt,
+                num_proc,
+                reports,
+                is_barrier=self._is_barrier,
+            )
             watched = self._growth.watched(num_proc, self._num_proc, gang.request_growth)
             with stop.told_to(gang.request_stop, gang.interrupt), watched:
                 try:
                     return gang.run()
                 except RunnerError:
+                    if (there := gang.assembly.given_back) is not None:
+                        has_slots = count_slots(self._context, self._profile) >= num_proc
+                        needed = tries.next_size(there, needed, has_slots)
                     # No rank has begun, and fewer may do.
-                    if not gang.slot_check.has_failed or least is None:
+                    elif not gang.slot_check.has_failed or least is None:
                         raise
                 finally:
                     for outcome in () if self.is_single_host else filter(is_silent, gang.failures):
@@ -106,12 +124,13 @@ class SparkLauncher:
 
 
 class SparkGang(StageGang):
-    """Ranks as barrier tasks of the application whose driver this process is.
+    """Ranks as tasks of the application whose driver this process is.
 
     Args:
         context: The application's context, which has the slots.
         profile: What each rank's task asks Spark for; None for what all tasks get.
-        attempt: See ``Gang``, as for the rest.
+        attempt: See ``Gang``, as for the next two.
+        is_barrier: Whether Spark starts all tasks at once.
     """
 
     def __init__(
@@ -121,30 +140,41 @@ class SparkGang(StageGang):
         attempt: AttemptSpec,
         num_proc: int,
         reports: Sequence[Reports],
+        *,
+        is_barrier: bool = True,
     ) -> None:
         self._context = context
         self._profile = profile
         self._is_single_host = is_single_host(context)
         self.slot_check = SlotCheck(context, profile, num_proc)
         config = attempt.config
+        self.assembly = Assembly(
+            config,
+            num_proc,
+            slots=lambda: count_slots(context, profile),
+            all_started=self._all_started,
+        )
         listener, host = listen_on_driver(
             context, port_range=config.port_range, interface=config.network_interface
         )
-        super().__init__(attempt, num_proc, reports, listener=listener, host=host)
+        super().__init__(
+            attempt, num_proc, reports, listener=listener, host=host, is_barrier=is_barrier
+        )
 
     def submit(self, stack: ExitStack) -> SparkAction[list[Outcome]]:
         """See ``StageGang.submit``."""
         if self._is_single_host:
             let_the_jvm_exit(self._context)
         self._tag = stack.enter_context(tagged(self._context, self.num_proc, self.backend.name))
-        tasks = barrier_stage(self._context, self.num_proc, self._profile)
+        tasks = rank_stage(self._context, self.num_proc, self._profile, is_barrier=self.is_barrier)
         function = stack.enter_context(lent(self._context, self.attempt.function))
         ends = tasks.mapPartitions(self._rank_task(function))
         job = SparkAction(lambda: list(ends.collect()))
         decommissions = Decommissions(self._context, self._tag, self.server.preempt)
-        notices = StartNotices(self._context, self._tag, self.watch, self.server.channel)
         stack.callback(decommissions.close)
-        stack.callback(notices.close)
+        if self.is_barrier:  # What Spark does not start at once, the assembly tells of.
+            notices = StartNotices(self._context, self._tag, self.watch, self.server.channel)
+            stack.callback(notices.close)
         return job
 
     def cancel_job(self) -> None:
@@ -159,6 +189,11 @@ class SparkGang(StageGang):
     def executor_loss(self, error: Exception) -> str:
         """See ``StageGang.executor_loss``."""
         return failure.executor_loss(error, self._context)
+
+    def cause(self, error: Exception) -> Exception:
+        """See ``StageGang.cause``: Spark goes on after a task's failure, and tells of the last."""
+        first = "" if self.is_barrier else failure.first_task_failure(self._context, self._tag)
+        return RunnerError(first) if first else error
 
     def explained(
         self, error: Exception, failures: Sequence[Outcome], application_end: str
@@ -200,9 +235,15 @@ class SparkGang(StageGang):
         executors = executors_of(self._context, self._tag)
         return {name for name, tasks in executors.items() if tasks & partitions}
 
-    def lost_slots(self) -> str | None:
+    def lost_slots(self, there: int, seconds: float) -> str | None:
         """See ``Gang.lost_slots``."""
-        return None if self._is_single_host else self.slot_check.shortage()
+        if not self.is_barrier:
+            return self.assembly.shortage(there, seconds)
+        return None if self._is_single_host or there else self.slot_check.shortage()
+
+    def _all_started(self) -> bool:
+        executors = executors_of(self._context, self._tag)
+        return len(set[int]().union(*executors.values())) == self.num_proc
 
     def _rank_task(self, function: Broadcast[bytes] | None) -> RankTask:
         attempt = self.attempt
@@ -215,6 +256,7 @@ class SparkGang(StageGang):
             attempt=attempt,
             large_function=function,
             channel=self.server.channel,
+            is_barrier=self.is_barrier,
             single_host=self._is_single_host,
             most_result_bytes=most_result_bytes(self._context),
             # The channel is in clear.

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from sparkdl_runner.launch.agent.spares.task import SpareTask
 from sparkdl_runner.launch.agent.worker_environment import driver_variables
 from sparkdl_runner.launch.config import RunConfig
+from sparkdl_runner.launch.driver.spark.allocation import is_barrier
 from sparkdl_runner.launch.driver.spark.context import require_spark_context, settings_of
-from sparkdl_runner.launch.driver.spark.gpu_scheduling import barrier_stage, rank_profile
+from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile, rank_stage
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -55,8 +56,10 @@ def start_spares(num_proc: int, backend: str, config: RunConfig, *, seconds: flo
         seconds: How long they wait for it at most.
     """
     context = require_spark_context()
+    if not is_barrier(settings_of(context).get, config):
+        return  # Its executors come with the run.
     profile = rank_profile(context)
     variables = driver_variables(config.environment)
     task = spare_task(context, profile, backend, variables, seconds)
     # All its tasks run at once, and so each in a Python process of its own.
-    barrier_stage(context, num_proc, profile).mapPartitions(task).count()
+    rank_stage(context, num_proc, profile, is_barrier=True).mapPartitions(task).count()

@@ -1,4 +1,4 @@
-"""The ranks of one barrier stage, whose agents report over the log channel."""
+"""The ranks of one stage, whose agents report over the log channel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkdl_runner.launch.driver.deadlines import GONE_SECONDS, with_reason
 from sparkdl_runner.launch.driver.diagnosis import explains_the_end
 from sparkdl_runner.launch.driver.gang import Gang
 from sparkdl_runner.launch.driver.log_server import LogServer
-from sparkdl_runner.launch.driver.spark import failure
+from sparkdl_runner.launch.driver.spark import failure, java
 from sparkdl_runner.launch.driver.spark.job import SparkAction
 from sparkdl_runner.launch.driver.watch import Verdict
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
@@ -31,7 +31,7 @@ STOP_SECONDS = 2.0
 
 
 class StageGang(Gang):
-    """Ranks as barrier tasks; each kind of session has its own way to submit and end the stage.
+    """Ranks as tasks; each kind of session has its own way to submit and end the stage.
 
     Args:
         attempt: See ``Gang``, as for the others.
@@ -39,6 +39,7 @@ class StageGang(Gang):
         reports: The same.
         listener: A listening socket for the channel to the agents.
         host: The name or address under which executors reach it.
+        is_barrier: Whether Spark starts all tasks at once.
     """
 
     def __init__(
@@ -49,12 +50,19 @@ class StageGang(Gang):
         *,
         listener: socket.socket,
         host: str,
+        is_barrier: bool,
     ) -> None:
         shown = attempt.config.driver_log_verbosity == "all"
         super().__init__(attempt, num_proc, reports, show_output=shown)
         self.server = LogServer(
-            listener, host=host, num_proc=num_proc, receiver=self, attempt=attempt
+            listener,
+            host=host,
+            num_proc=num_proc,
+            receiver=self,
+            attempt=attempt,
+            is_barrier=is_barrier,
         )
+        self.is_barrier = is_barrier
         self.server.watch = self.watch
         self._launch_problem = ""
         self._is_interrupted = False
@@ -81,6 +89,10 @@ class StageGang(Gang):
     ) -> RunnerError:
         """See ``failure.explain``."""
 
+    def cause(self, error: Exception) -> Exception:
+        """What has ended the stage, of which ``error`` may be but a consequence."""
+        return error
+
     def silent_hosts(self) -> str:
         """A sentence on hosts whose agents have never come; empty if there is nothing to say."""
         return ""
@@ -99,6 +111,9 @@ class StageGang(Gang):
                 outcomes = self._job.result()
                 self._raise_launch_problem()
                 self.server.flush()  # Reports may still be on their way.
+                if not self.is_barrier and len(outcomes) < self.num_proc:
+                    # Spark had started its task again, which then was told to end.
+                    return self._ends_after(RunnerError("The task of a rank was lost."))
                 return self.ends(outcomes)
             except BaseException as error:
                 # Spark may leave the other tasks a few seconds; their workers get none.
@@ -162,10 +177,11 @@ class StageGang(Gang):
             RunnerError: No rank said why.
         """
         self._raise_launch_problem()
-        failures = self.failures
+        failures, error = self.failures, self.cause(error)
         loss = self.executor_loss(error)
         application_end = self.application_end()
-        if application_end:  # Its tasks are lost because of it.
+        has_raised = not self.is_barrier and java.raised_in_task(java.text_of(error)) is not None
+        if application_end or has_raised:  # Its tasks are lost because of it.
             failures = [outcome for outcome in failures if outcome.status != Status.LOST]
         elif (loss or failures) and all(outcome.status == Status.LOST for outcome in failures):
             reason = loss or f"rank {failures[0].world.rank} {failures[0].message.rstrip('.')}"

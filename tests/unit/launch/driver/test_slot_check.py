@@ -48,20 +48,20 @@ def test_slots_are_counted_now_and_then_while_nobody_has_started(monkeypatch, ga
     replace_in(monkeypatch, slots, "time", monotonic=lambda: clock[0])
     monkeypatch.setattr(slots, "count_slots", count)
     enough, too_few = gang_of(2), gang_of(3)
-    assert enough.lost_slots() is None
-    assert too_few.lost_slots() is None
+    assert enough.lost_slots(0, 0.0) is None
+    assert too_few.lost_slots(0, 0.0) is None
     assert not counted
     clock[0] += 6
-    assert enough.lost_slots() is None
-    assert "only 2 slots left: executors were lost" in too_few.lost_slots()
-    assert too_few.lost_slots() is None  # not at every turn
+    assert enough.lost_slots(0, 0.0) is None
+    assert "only 2 slots left: executors were lost" in too_few.lost_slots(0, 0.0)
+    assert too_few.lost_slots(0, 0.0) is None  # not at every turn
     assert len(counted) == 2
 
 
 def test_on_one_host_no_executor_can_be_lost(gang_of):
     gang = gang_of(3, master="local[2]")
     gang.slot_check._next_at = 0.0
-    assert gang.lost_slots() is None
+    assert gang.lost_slots(0, 0.0) is None
 
 
 class LosesSlots:
@@ -69,8 +69,10 @@ class LosesSlots:
 
     failures = ()
 
-    def __init__(self, context, profile, attempt, num_proc, reports):
+    def __init__(self, context, profile, attempt, num_proc, reports, *, is_barrier):
+        assert is_barrier
         self.num_proc = num_proc
+        self.assembly = SimpleNamespace(given_back=None)
         self.slot_check = SimpleNamespace(has_failed=num_proc > 1)
         self.request_growth = self.request_stop = self.interrupt = print
 
@@ -89,7 +91,7 @@ class LosesSlots:
 @pytest.fixture
 def launcher_of_two(monkeypatch):
     slots_left = iter([2, 1])
-    context = SimpleNamespace(master="spark://host:7077", applicationId="a")
+    context = SimpleNamespace(master="spark://host:7077", applicationId="a", _conf={})
     monkeypatch.setattr(launcher, "require_spark_context", lambda: context)
     for name in ("checks", "decommission", "Growth", "LostHosts", "refuse_too_large_function"):
         monkeypatch.setattr(launcher, name, MagicMock())

@@ -27,10 +27,12 @@ def test_a_session_of_a_fixed_size_passes_all_checks(value):
     check(context, TORCH, RunConfig())
 
 
-def test_dynamic_allocation_is_refused():
+def test_dynamic_allocation_is_refused_to_a_barrier_alone():
     context = session(dynamicAllocation_enabled="True")
-    with pytest.raises(LaunchError, match="set it to false and give the cluster a fixed size"):
-        check(context, TORCH, RunConfig())
+    with pytest.raises(LaunchError, match=r"a fixed size .*, or use RunConfig\(gang='tasks'\)"):
+        check(context, TORCH, RunConfig(gang="barrier"))
+    check(context, TORCH, RunConfig())
+    check(context, TORCH, RunConfig(gang="tasks"))
 
 
 def test_encryption_that_no_backend_has_is_refused_unless_that_is_accepted():
@@ -61,7 +63,8 @@ def test_all_that_is_wrong_is_told():
         ssl_enabled="true",
         executor_resource_gpu_amount="2",
     )
-    found = {name: str(refusal) for name, refusal in refusals(context, TORCH, RunConfig())}
+    checked = refusals(context, TORCH, RunConfig(gang="barrier"))
+    found = {name: str(refusal) for name, refusal in checked}
     assert found["backend"] == "None"
     assert found["encryption"].startswith("spark.ssl.enabled is true")
     assert found["allocation"].startswith("spark.dynamicAllocation.enabled is true")
@@ -70,8 +73,9 @@ def test_all_that_is_wrong_is_told():
 
 def test_settings_alone_give_the_same_reasons():
     settings = {"spark.dynamicAllocation.enabled": "true"}
+    barrier = RunConfig(gang="barrier")
     with pytest.raises(LaunchError, match="set it to false and give the cluster a fixed size"):
-        check_settings(settings.get, TORCH, RunConfig(), single_host=False)
+        check_settings(settings.get, TORCH, barrier, single_host=False)
     encrypted = {"spark.network.crypto.enabled": "true"}
     with pytest.raises(LaunchError, match=r"spark\.network\.crypto\.enabled is true"):
         check_settings(encrypted.get, TORCH, RunConfig(), single_host=False)

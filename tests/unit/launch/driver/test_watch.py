@@ -433,7 +433,7 @@ def test_a_watch_that_looks_often_forgives_nothing():
 
 def test_while_nobody_has_come_the_slots_are_looked_after():
     ranks = ThreeRanks()
-    ranks.watch.lost_slots = lambda: "2 of 3 slots are left"
+    ranks.watch.lost_slots = lambda there, _: None if there else "2 of 3 slots are left"
     assert ranks.watch.check().launch_problem == "2 of 3 slots are left"
     ranks.begin([0], placed=False)
     assert ranks.watch.check() is None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import secrets
 import socket
 import threading
@@ -41,6 +42,7 @@ from sparkdl_runner.launch.wire.messages import (
     RequestStop,
     Stacks,
     Stop,
+    Superfluous,
     Text,
     Unfinished,
     VitalSigns,
@@ -754,3 +756,70 @@ def test_frames_are_found_whole_however_they_come_in_pieces(sent, data):
         found += opening.split(buffer)
     assert found == sent
     assert not buffer
+
+
+def copy_of(server, rank, number):
+    """An agent whose task Spark has started again; and what it hears."""
+    heard = queue.SimpleQueue()
+    client = client_of(
+        server,
+        rank,
+        copy=number,
+        on_assignment=heard.put,
+        on_stop=lambda: heard.put(Stop()),
+    )
+    return client, heard
+
+
+def test_a_task_that_is_started_again_before_its_rank_has_begun_gets_the_rank(server):
+    lost, _ = copy_of(server, 0, 0)
+    assert lost.is_connected
+    lost.close()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while server._agents:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    # The other alone does not make the gang whole: it is the lost one's place that is empty.
+    other, others = copy_of(server, 1, 0)
+    assert other.is_connected
+    assert not server._assignments
+    again, heard = copy_of(server, 0, 1)
+    assert heard.get(timeout=PATIENCE_SECONDS).world.rank == 0
+    assert others.get(timeout=PATIENCE_SECONDS).world.rank == 1
+    for client in (again, other):
+        client.close()
+
+
+def test_a_copy_of_a_task_whose_rank_runs_waits_until_the_ranks_end(server, capsys):
+    agents = [copy_of(server, rank, 0) for rank in range(2)]
+    for _, heard in agents:
+        heard.get(timeout=PATIENCE_SECONDS)
+    copy, told = copy_of(server, 1, 1)
+    assert told.get(timeout=PATIENCE_SECONDS) == Superfluous()
+    assert "task of rank 1 again, on h: the rank goes on where it is" in capsys.readouterr().err
+    assert server.watch.running() == {0, 1}
+    assert not server.watch.missing()
+    server.stop_ranks()
+    assert told.get(timeout=PATIENCE_SECONDS) == Stop()
+    for client in (copy, *(client for client, _ in agents)):
+        client.close()
+
+
+def test_a_task_that_is_started_again_after_its_rank_was_lost_is_that_ranks_loss(server, capsys):
+    agents = [copy_of(server, rank, 0) for rank in range(2)]
+    for _, heard in agents:
+        heard.get(timeout=PATIENCE_SECONDS)
+    server.watch.ended = lambda world: None  # A lost agent has no last word, as this one has.
+    agents[1][0].close()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while 1 in server._agents:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    copy, told = copy_of(server, 1, 1)
+    assert told.get(timeout=PATIENCE_SECONDS) == Superfluous()
+    assert "the rank is lost, and begins no second time" in capsys.readouterr().err
+    assert [outcome.world.rank for outcome in server.watch.missing()] == [1]
+    server.stop_ranks()
+    assert told.get(timeout=PATIENCE_SECONDS) == Stop()
+    for client in (copy, agents[0][0]):
+        client.close()
