@@ -176,7 +176,7 @@ def test_a_gang_that_has_too_few_slots_gives_them_back_and_has_its_turn_later(
     with ThreadPoolExecutor(2) as pool:
         runs = [pool.submit(runner.gather, hold) for _ in range(2)]
         deadline = time.monotonic() + 300
-        while "and have given it back, so that other runs can start" not in said:
+        while "and gave them back, so that other runs can start" not in said:
             assert time.monotonic() < deadline
             time.sleep(0.1)
             said += capfd.readouterr().err

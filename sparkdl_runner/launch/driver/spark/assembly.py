@@ -57,9 +57,10 @@ class Assembly:
     def shortage(self, there: int, seconds: float) -> str | None:
         """See ``Gang.lost_slots``: a sentence once the slots are to be given back."""
         now = time.monotonic()
-        limit = self._config.start_timeout_seconds
+        limit, whose = self._config.start_timeout_seconds, "start_timeout_seconds"
         if there >= (self._config.min_num_proc or self._num_proc):  # They may begin without others.
-            limit = min(limit, self._config.slot_wait_seconds)
+            waits = self._config.slot_wait_seconds
+            limit, whose = min((limit, whose), (waits, "slot_wait_seconds"))
         waited = seconds if there else now - self._began_at
         have = f"{'has' if there == 1 else 'have'} a slot"
         if waited < limit:
@@ -81,7 +82,7 @@ class Assembly:
         self.given_back = there
         return (
             f"{there} of {self._num_proc} ranks {have}, and no more have come "
-            f"within {limit:g} s (start_timeout_seconds): slots are given back."
+            f"within {limit:g} s ({whose}): slots are given back."
         )
 
 
@@ -130,7 +131,7 @@ class Tries:
         # By chance, so that two runs that give back at once do not meet again.
         pause = random.uniform(0.5, 2.0) * self._idle_seconds
         tell(
-            f"{there} of {needed} ranks had a slot, and have given it back, so that other runs can "
+            f"{there} of {needed} ranks had slots and gave them back, so that other runs can "
             f"start: the next try is in {pause:.0f} s."
         )
         self._stop.cancelled.wait(pause)
