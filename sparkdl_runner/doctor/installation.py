@@ -42,6 +42,16 @@ class Installation:
     settings: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def remote(self) -> str:
+        """The Spark Connect server's address, which may hold a token; empty for none."""
+        given = (
+            self.master,
+            self.environment.get("SPARK_REMOTE"),
+            self.settings.get("spark.remote"),
+        )
+        return next((text for text in given if text and text.startswith("sc://")), "")
+
 
 INSTALLATION: Checks[Installation] = Checks()
 """Checks of the driver's installation. With a problem here no session is started."""
@@ -89,8 +99,10 @@ def spark_version(installed: Installation) -> Finding:
 
 
 @INSTALLATION("java", expected="a Java that this Spark starts on, and is tested on")
-def java_of_spark(installed: Installation) -> Finding:
+def java_of_spark(installed: Installation) -> Finding | None:
     """Whether there is a Java that this Spark starts on."""
+    if installed.remote:
+        return None  # It is started elsewhere.
     if is_under_submit(installed.environment):
         return ok("spark-submit has started it")
     chosen = java.check_java(installed.version, installed.home)
@@ -127,14 +139,15 @@ def spark_home(installed: Installation) -> Finding | None:
     return ok(f"SPARK_HOME is {home}, Spark {theirs}")
 
 
-@INSTALLATION("spark.connect", expected="a classic session, in the driver's own process")
-def spark_connect(installed: Installation) -> None:
+@INSTALLATION("spark.connect", expected="a classic session, or the address of a server")
+def spark_connect(installed: Installation) -> Finding | None:
     """Whether the session would be one of Spark Connect."""
+    if installed.remote:
+        return ok("sessions reach Spark through Spark Connect")
     settings, environment = installed.settings, installed.environment
     signs = {
-        f"The master is {installed.master}": (installed.master or "").startswith("sc://"),
-        "SPARK_REMOTE is set": environment.get("SPARK_REMOTE"),
-        "spark.remote is set": settings.get("spark.remote"),
+        "SPARK_REMOTE is no address (sc://HOST)": environment.get("SPARK_REMOTE"),
+        "spark.remote is no address (sc://HOST)": settings.get("spark.remote"),
         "spark.api.mode is connect": settings.get("spark.api.mode", "").lower() == "connect",
         "SPARK_CONNECT_MODE is 1": environment.get("SPARK_CONNECT_MODE") == "1",
     }
@@ -143,6 +156,7 @@ def spark_connect(installed: Installation) -> None:
             raise context.no_spark_connect(
                 f"{sign}, so that sessions reach Spark through Spark Connect"
             )
+    return None
 
 
 @INSTALLATION("spark.master", expected="a master that answers at its address")

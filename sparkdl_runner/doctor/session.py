@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.doctor import scripts
+from sparkdl_runner.doctor.installation import find_installation
 from sparkdl_runner.doctor.question import YARN_ATTEMPTS, Question, unpack_seconds
 from sparkdl_runner.doctor.tracking_server import health_page
 
@@ -41,6 +42,15 @@ def main() -> None:
     request = json.loads(sys.stdin.readline())
     question = Question(**request["question"])
     threading.Thread(target=_end_with_parent, name="sparkdl-lifeline", daemon=True).start()
+    if remote := find_installation(question).remote:
+        from sparkdl_runner.doctor.connect_session import look_through_connect
+
+        asked = request_of_executors(request["host"], question)
+        try:
+            look_through_connect(question, asked, remote, tell)
+        except BaseException as error:
+            tell(session={"error": str(error) or type(error).__name__})
+        threading.Event().wait()  # As below.
     try:
         context = _start(question)
         session = _describe(context, question)

@@ -24,7 +24,9 @@ def start(session: dict[str, Any]) -> Finding:
     if "skipped" in session:
         return not_checked(f"no session was started: {session['skipped']}")
     if "error" not in session:
-        version = f"Spark {session['version']}, Java {session['java']}"
+        # A Spark Connect server's is not told.
+        java_too = f", Java {session['java']}" if session["java"] else ""
+        version = f"Spark {session['version']}{java_too}"
         return ok(f"a session on {session['master']}: {version}")
     reason, advice = java.why_not_started(session["error"], session["output"])
     return problem(

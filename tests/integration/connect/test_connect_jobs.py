@@ -77,3 +77,12 @@ def test_what_is_not_there_is_told_in_a_sentence(job):
     done = job("convert", "--source", "./nothing.csv", "--output", "./rows")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].endswith("there is nothing at ./nothing.csv.")
+
+
+def test_the_doctor_looks_at_the_servers_executors(job):
+    done = job("doctor", "--json", "--backend", "torch", "--np", "2")
+    findings = {one["check"]: one for one in json.loads(done.stdout)["findings"]}
+    assert "through Spark Connect" in findings["spark.start"]["found"]
+    for check in ("spark.connect", "spark.slots", "spark.executors", "network.driver", "versions"):
+        assert findings[check]["status"] == "ok", findings[check]
+    assert "java" not in findings

@@ -77,7 +77,7 @@ def ill(tmp_path_factory) -> Doctor:
         python=folder / "python" / "bin" / "python",
         JAVA_HOME=str(java_that_says(folder / "java", 'openjdk version "1.7.0_80"')),
         SPARK_HOME=str(folder / "spark"),
-        SPARK_REMOTE="sc://somewhere:15002",
+        SPARK_CONNECT_MODE="1",
         MLFLOW_TRACKING_URI="http://127.0.0.1:9",
     )
 
@@ -124,7 +124,7 @@ def test_another_spark_in_spark_home(ill):
 @pytest.mark.one_lane
 def test_spark_connect(ill):
     said = ill.problem("spark.connect")
-    assert "SPARK_REMOTE is set" in said
+    assert "SPARK_CONNECT_MODE is 1" in said
     assert "dedicated access mode" in said
 
 

@@ -36,15 +36,30 @@ def test_versions_of_spark(version, status):
 @pytest.mark.parametrize(
     ("master", "conf", "environment"),
     [
-        ("sc://host:15002", {}, {}),
+        ("sc://host:15002/;token=secret", {}, {}),
         (None, {"spark.remote": "sc://host"}, {}),
-        (None, {"spark.api.mode": "connect"}, {}),
         (None, {}, {"SPARK_REMOTE": "sc://host"}),
     ],
 )
-def test_spark_connect_is_seen_wherever_it_is_set(master, conf, environment):
+def test_a_server_of_spark_connect_needs_no_java_here(master, conf, environment):
     known = Installation(master=master, settings=conf, environment=environment)
     found = one(installation.spark_connect(known))
+    assert (found.check, found.status) == ("spark.connect", OK)
+    assert "secret" not in found.found
+    assert not installation.java_of_spark(known)
+
+
+@pytest.mark.parametrize(
+    ("conf", "environment"),
+    [
+        ({"spark.api.mode": "connect"}, {}),
+        ({"spark.remote": "local"}, {}),
+        ({}, {"SPARK_REMOTE": "local[2]"}),
+        ({}, {"SPARK_CONNECT_MODE": "1"}),
+    ],
+)
+def test_spark_connect_without_a_servers_address_is_a_problem(conf, environment):
+    found = one(installation.spark_connect(Installation(settings=conf, environment=environment)))
     assert (found.check, found.status) == ("spark.connect", PROBLEM)
     assert "Spark Connect, and what was called needs a classic session" in found.found
     assert not installation.spark_connect(Installation(master="spark://host:7077"))

@@ -76,6 +76,11 @@ class ConnectLauncher:
         self.application_id = self._setting("spark.app.id")
 
     @property
+    def address(self) -> str | None:
+        """This host's address that all executors reach; None if there is none."""
+        return self._surroundings.address
+
+    @property
     def is_single_host(self) -> bool:
         """See ``Launcher.is_single_host``."""
         return self._surroundings.is_single_host

@@ -1,0 +1,97 @@
+"""A session of Spark Connect, looked at as the launcher would use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from sparkdl_runner.doctor import scripts, stage
+from sparkdl_runner.doctor.question import Question
+from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.launch.backends import get_backend
+from sparkdl_runner.launch.config import RunConfig
+from sparkdl_runner.launch.driver.connect.by_value import send_by_value
+from sparkdl_runner.launch.driver.connect.launcher import ConnectLauncher
+from sparkdl_runner.launch.driver.connect.probe import slots_of
+from sparkdl_runner.launch.driver.connect.session import setting, start_session
+from sparkdl_runner.launch.driver.spark import allocation, checks
+from sparkdl_runner.launch.driver.stop_request import StopRequest
+from sparkdl_runner.launch.wire import network
+
+Tell = Callable[..., None]
+
+
+def look_through_connect(
+    question: Question, request: dict[str, Any], remote: str, tell: Tell
+) -> None:
+    """Tells of the session and of its executors, as ``doctor.session`` does of a classic one.
+
+    Args:
+        question: The run that is planned.
+        request: What executors are asked.
+        remote: The server's address, as SPARK_REMOTE has it.
+        tell: Gets ``session``, then ``stage``.
+
+    Raises:
+        LaunchError: The session, or its executors, cannot be used.
+    """
+    os.environ["SPARK_REMOTE"] = remote
+    session = start_session()
+    config, stop, asked = RunConfig(), StopRequest(), partial(setting, session)
+    launcher = ConnectLauncher(question.num_proc, get_backend(question.backends[0]), config, stop)
+    refusals = {}
+    try:
+        launcher.wait_for_slots(config, stop)
+    except LaunchError as error:
+        refusals["slots"] = str(error)
+    slots = slots_of(session) or question.num_proc
+    is_dynamic = allocation.is_dynamic(asked)
+    tell(
+        session={
+            "master": f"{asked('spark.master')} through Spark Connect",
+            "num_proc": question.num_proc,
+            "version": session.version,
+            "java": "",
+            "single_host": launcher.is_single_host,
+            "gpus_per_executor": float(asked("spark.executor.resource.gpu.amount") or 0),
+            "encryption": checks.encryption_asked_for(asked),
+            "refusals": refusals,
+            "is_restarted": False,
+            "is_dynamic": is_dynamic,
+            "slots": slots,
+        }
+    )
+    if is_dynamic:
+        tell(stage={"skipped": "dynamic allocation is on, and they come with a run"})
+    elif launcher.address is None:
+        tell(stage={"skipped": "they do not reach this client, which hears of ranks by a relay"})
+    else:
+        answers = _answers(session, launcher.address, slots, request, launcher.is_single_host)
+        tell(stage={"hosts": answers})
+
+
+def _answers(
+    session: Any, address: str, slots: int, request: dict[str, Any], single_host: bool
+) -> list[dict[str, Any]]:
+    send_by_value(stage)  # Executors may lack this package, and then say so.
+    token = secrets.token_bytes(stage.TOKEN_BYTES)
+    server = stage.ProbeServer(network.listen(address), token)
+    task = stage.HostTask(
+        token=token,
+        driver=(address, server.port),
+        single_host=single_host,
+        driver_prefix=sys.prefix,
+        script=scripts.text_of("host"),
+        request=request,
+    )
+    rows = session.range(0, slots, 1, slots)
+    try:
+        told = rows.mapInArrow(stage.HostRows(task), "answer string", barrier=True).collect()
+        return [json.loads(row.answer) for row in told]
+    finally:
+        server.close()
