@@ -8,6 +8,7 @@ from typing import Any
 
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.config import RunConfig
+from sparkdl_runner.launch.driver.calls.added_variables import with_variables
 from sparkdl_runner.launch.driver.calls.checks import check_config, check_count
 from sparkdl_runner.launch.driver.local_gpus import visible_gpus
 from sparkdl_runner.launch.driver.spark.context import (
@@ -16,7 +17,6 @@ from sparkdl_runner.launch.driver.spark.context import (
     running_context,
     settings_of,
 )
-from sparkdl_runner.rank_variables import with_variables
 from sparkdl_runner.runner import DistributedRunner
 
 _GPUS_OF_A_TASK = "spark.task.resource.gpu.amount"

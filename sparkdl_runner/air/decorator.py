@@ -13,11 +13,11 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.launch.config import RunConfig
+from sparkdl_runner.launch.driver.calls.added_variables import with_variables
 from sparkdl_runner.launch.driver.calls.call import check_call
 from sparkdl_runner.launch.driver.calls.checks import check_config
 from sparkdl_runner.launch.driver.local_gpus import visible_gpus
 from sparkdl_runner.launch.wire.function import on_each_rank
-from sparkdl_runner.rank_variables import with_variables
 from sparkdl_runner.runner import DistributedRunner
 
 P = ParamSpec("P")

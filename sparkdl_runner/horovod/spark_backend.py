@@ -15,12 +15,12 @@ from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.horovod.output_streams import OutputStreams, with_marked_errors
 from sparkdl_runner.launch.agent.worker_environment import HOSTS_OWN
 from sparkdl_runner.launch.config import RunConfig
+from sparkdl_runner.launch.driver.calls.added_variables import with_variables
 from sparkdl_runner.launch.driver.calls.checks import check_config
 from sparkdl_runner.launch.driver.calls.ingredients import ingredients
 from sparkdl_runner.launch.driver.spark.context import require_spark_context
 from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.launch.driver.spark.slots import wait_for_slots
-from sparkdl_runner.rank_variables import with_variables
 from sparkdl_runner.runner import DistributedRunner
 
 _OF_HOROVOD = ("verbose", "use_gloo", "use_mpi", "extra_mpi_args", "executable")
