@@ -278,15 +278,14 @@ def test_executors_start_a_python_that_is_not_there_and_a_server_that_refuses_us
 @pytest.mark.one_lane
 def test_the_report_for_a_person_is_aligned_and_ends_with_what_to_do():
     command = [sys.executable, "-m", "sparkdl_runner.doctor", "--backend", "torch"]
-    done = subprocess.run(
-        [*command, "--master", "sc://somewhere"], capture_output=True, text=True, check=False
-    )
+    asked = ["--conf", "spark.api.mode=connect"]
+    done = subprocess.run([*command, *asked], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "\033" not in done.stdout
     assert "not checked: mend the problems before a run" in done.stdout
     lines = done.stdout.splitlines()
     problem = next(at for at, line in enumerate(lines) if line.startswith("PROBLEM"))
-    assert lines[problem].startswith("PROBLEM spark.connect     The master is sc://somewhere")
+    assert lines[problem].startswith("PROBLEM spark.connect     spark.api.mode is connect")
     assert lines[problem + 1].startswith(" " * 26)
     assert max(map(len, lines)) <= 100
     assert any(line.startswith(" " * 26 + "-> Use one (on Databricks: dedicated") for line in lines)
