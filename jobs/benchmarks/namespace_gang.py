@@ -214,6 +214,7 @@ def _run_task() -> None:
     infos = [SimpleNamespace(address=f"{address}:1")] * (partition + 1)
     context: Any = SimpleNamespace(
         partitionId=lambda: partition,
+        attemptNumber=lambda: 0,
         cpus=lambda: 1,
         resources=dict,
         getTaskInfos=lambda: infos,
