@@ -393,8 +393,9 @@ def counted(store: str, experiment: str) -> list[int]:
         (
             {
                 "spark.dynamicAllocation.enabled": "true",
+                "spark.dynamicAllocation.shuffleTracking.enabled": "true",
                 "spark.dynamicAllocation.maxExecutors": "1",
-                "spark.executor.cores": "1",
+                "spark.executor.instances": "1",
             },
             "spark.dynamicAllocation.maxExecutors=1 allows 1",
         ),
@@ -423,6 +424,23 @@ def test_what_cannot_run_is_refused_in_a_sentence(yarn, server, tmp_path, settin
     with Submission(yarn, tmp_path / "log", job, settings=settings) as submission:
         assert submission.wait() != 0
     assert told in submission.output
+
+
+def test_executors_come_for_ranks_under_dynamic_allocation(yarn, server, tmp_path):
+    job = [COUNT_STEPS, "--folder", str(tmp_path / "checkpoints"), "--steps", "5"]
+    job += ["--tracking-uri", server, "--experiment", "dynamic"]
+    settings = {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.minExecutors": "0",
+        "spark.dynamicAllocation.initialExecutors": "0",
+        "spark.dynamicAllocation.maxExecutors": "2",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "1s",
+    }
+    with Submission(yarn, tmp_path / "log", job, settings=settings) as submission:
+        told = submission.succeed()
+    assert "the ranks are ordinary tasks that wait for one another" in told
+    assert "2 ranks on 2 hosts started" in told
 
 
 def test_executors_that_have_a_container_are_waited_for(yarn, server, tmp_path):
