@@ -381,11 +381,10 @@ def test_what_one_session_runs_and_what_is_refused(cluster):
     """At the same time: another with dynamic allocation of too few executors."""
     name, folder = "session", f"{SHARED}/session"
     dynamic = ("dynamic", *digits("torch"), "--cache-url", f"file://{SHARED}/dynamic")
-    options = [
-        word
-        for setting in ("enabled=true", "shuffleTracking.enabled=true", "maxExecutors=1")
-        for word in ("--conf", f"spark.dynamicAllocation.{setting}")
-    ]
+    settings = ("enabled=true", "shuffleTracking.enabled=true", "maxExecutors=1")
+    options = ["--conf", "spark.executor.instances=1"]  # Spark refuses more than the most.
+    for setting in settings:
+        options += ["--conf", f"spark.dynamicAllocation.{setting}"]
     session = Submitted(cluster, name, folder, script=f"local://{SHARED}/one_session.py")
     with session, Submitted(cluster, *dynamic, options=tuple(options)) as refused:
         (session.folder / "said.py").write_text(SCRIPT)
