@@ -101,7 +101,7 @@ class TorchDistributor:
             **kwargs: The function's arguments by name.
 
         Returns:
-            What the function returned in rank 0; None for a script.
+            The function's value in rank 0. A script has none: None.
 
         Raises:
             ValueError: A script is given arguments by name.

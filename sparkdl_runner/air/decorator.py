@@ -118,7 +118,7 @@ class DistributedFunction(Generic[P, T]):
             **kwargs: The function's arguments by name.
 
         Returns:
-            What the function returned in each rank, in the order of ranks.
+            A list of the ranks' values: that of rank 0 first, then that of rank 1.
 
         Raises:
             LaunchError: There are more ranks than GPUs on this machine.
@@ -225,7 +225,7 @@ def distributed(
         run_config: All further settings.
 
     Returns:
-        What makes of a function a ``DistributedFunction``: ``train.distributed(…)`` runs it.
+        The decorator. A function that it decorates runs by ``train.distributed(…)``.
 
     Raises:
         TypeError: ``run_config`` is no RunConfig, or the parentheses are missing.

@@ -1,4 +1,4 @@
-"""Where a rank is among the others; outside of ranks, as in a run of one."""
+"""The rank of this process and its like. A process that is no rank gets 0, of 1."""
 
 from __future__ import annotations
 

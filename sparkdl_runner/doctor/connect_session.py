@@ -12,13 +12,13 @@ from typing import Any
 
 from sparkdl_runner.doctor import scripts, stage
 from sparkdl_runner.doctor.question import Question
-from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.launch.backends import get_backend
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.connect.by_value import send_by_value
 from sparkdl_runner.launch.driver.connect.launcher import ConnectLauncher
 from sparkdl_runner.launch.driver.connect.probe import slots_of
-from sparkdl_runner.launch.driver.connect.session import setting, start_session
+from sparkdl_runner.launch.driver.connect.session import in_a_sentence, setting, start_session
 from sparkdl_runner.launch.driver.spark import allocation, checks
 from sparkdl_runner.launch.driver.stop_request import StopRequest
 from sparkdl_runner.launch.wire import network
@@ -50,14 +50,14 @@ def look_through_connect(
     except LaunchError as error:
         refusals["slots"] = str(error)
     slots = slots_of(session) or question.num_proc
-    is_dynamic = allocation.is_dynamic(asked)
+    is_dynamic, single_host = allocation.is_dynamic(asked), launcher.is_single_host
     tell(
         session={
             "master": f"{asked('spark.master')} through Spark Connect",
             "num_proc": question.num_proc,
             "version": session.version,
             "java": "",
-            "single_host": launcher.is_single_host,
+            "single_host": single_host,
             "gpus_per_executor": float(asked("spark.executor.resource.gpu.amount") or 0),
             "encryption": checks.encryption_asked_for(asked),
             "refusals": refusals,
@@ -71,8 +71,13 @@ def look_through_connect(
     elif launcher.address is None:
         tell(stage={"skipped": "they do not reach this client, which hears of ranks by a relay"})
     else:
-        answers = _answers(session, launcher.address, slots, request, launcher.is_single_host)
-        tell(stage={"hosts": answers})
+        try:
+            with in_a_sentence(session):
+                answers = _answers(session, launcher.address, slots, request, single_host)
+        except RunnerError as error:
+            tell(stage={"error": str(error)})
+        else:
+            tell(stage={"hosts": answers})
 
 
 def _answers(

@@ -66,7 +66,7 @@ def run(
         run_config: All further settings.
 
     Returns:
-        What the function returned in each rank, in the order of ranks.
+        A list of the ranks' values: that of rank 0 first, then that of rank 1.
 
     Raises:
         LaunchError: MPI or another Python is asked for, or the ranks cannot be started.
@@ -137,7 +137,7 @@ def run_elastic(
         run_config: All further settings.
 
     Returns:
-        What the function returned in each rank of the last attempt, in the order of ranks.
+        A list of the ranks' values in the last attempt: that of rank 0 first.
 
     Raises:
         ValueError: There are to be more ranks at least than at most.

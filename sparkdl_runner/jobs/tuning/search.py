@@ -290,7 +290,7 @@ def _count_slots(spark: SparkSession) -> int:
 
 
 def _job_group(spark: SparkSession, parent_id: str) -> tuple[Callable[[], None], Callable[[], Any]]:
-    """What puts a thread's jobs into a group, and what cancels the group."""
+    """Two functions: one puts the calling thread's jobs into a group, one cancels the group."""
     if is_spark_connect():  # Its queries have threads of their own.
         return (lambda: None), spark.interruptAll
     context, group = spark.sparkContext, f"tune-{parent_id}"

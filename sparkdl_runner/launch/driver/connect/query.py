@@ -65,7 +65,7 @@ class ServerQuery(SparkAction[T]):
             session.addTag(self._tag)
             if hasattr(session, "registerProgressHandler"):  # Not Spark 3.5's.
                 session.registerProgressHandler(self._on_progress)
-                # Whoever sets the interval may have made reports rare, or switched them off.
+                # Where the interval is set, reports may be rare, or off.
                 self._tells_progress = setting(session, _REPORT_INTERVAL) is None
             return action()
 

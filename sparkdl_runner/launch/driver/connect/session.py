@@ -20,7 +20,7 @@ from sparkdl_runner.launch.driver.spark.job import SparkAction
 from sparkdl_runner.launch.wire import network
 
 CONNECT_SECONDS = 2.0
-# How long a server that listens may take to answer a question that needs no slot.
+# How long a server may take to answer where no task has to run.
 ANSWER_SECONDS = 60.0
 _DEFAULT_PORT = 15002
 # As pyspark and the server call a session that the server does not have (any more).
@@ -136,7 +136,7 @@ def setting(session: Any, name: str) -> str | None:
 
 
 def answer(session: Any, ask: Callable[[], _T]) -> _T:
-    """What the server answers to a question that needs no slot.
+    """Asks the server something that runs no task, and waits a minute at most.
 
     pyspark would ask a server that listens and does not speak for ten minutes, and say nothing.
 

@@ -90,7 +90,7 @@ class StageGang(Gang):
         """See ``failure.explain``."""
 
     def cause(self, error: Exception) -> Exception:
-        """What has ended the stage, of which ``error`` may be but a consequence."""
+        """The error that came first. ``error``, which Spark has raised, may follow from it."""
         return error
 
     def silent_hosts(self) -> str:

@@ -1,4 +1,4 @@
-"""Which of its task's GPUs a rank takes."""
+"""A rank takes its task's GPUs, unless the run names its own."""
 
 from __future__ import annotations
 
