@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -29,10 +30,10 @@ class TorchDistributor:
     Args:
         num_processes: How many ranks.
         local_mode: Whether they are processes of this machine, which need neither Spark nor Java;
-            else each is a task of one barrier stage.
+            else they run in the tasks of one stage: a rank for each GPU of a task.
         use_gpu: Whether each rank has a GPU. On this machine the ranks share the first
             ``num_processes`` GPUs that are visible, and ``LOCAL_RANK`` says which is a rank's own.
-            On Spark each rank sees the GPU of its task.
+            On Spark each rank sees the GPUs of its task.
         _ssl_conf: The Spark setting that accepts gradients in the clear where Spark's own settings
             ask for encryption, as ``RunConfig(allow_unencrypted=True)`` does.
         run_config: All further settings. ``node_view`` and the GPUs that ranks see are set here.
@@ -41,7 +42,7 @@ class TorchDistributor:
         TypeError: An argument has the wrong type.
         ValueError: ``num_processes`` is less than 1.
         LaunchError: ``use_gpu`` is True, and there are too few GPUs on this machine, or Spark's
-            settings give a task none, or several.
+            settings give a task none.
 
     Example:
         >>> TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).run(train, 1e-3)
@@ -64,13 +65,13 @@ class TorchDistributor:
             )
         self.num_processes, self.local_mode, self.use_gpu = num_processes, local_mode, use_gpu
         self.num_tasks = num_processes
-        """As Spark's: how many tasks run the ranks, one each."""
+        """As Spark's: how many tasks run the ranks."""
         view = "host" if local_mode else "task"
         config, variables = replace(run_config or RunConfig(), node_view=view), {}
         if use_gpu and local_mode:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(_first_gpus(num_processes))
         elif use_gpu:
-            _check_gpus_of_tasks()
+            self.num_tasks = math.ceil(num_processes / _gpus_of_a_task())
         elif not local_mode:
             variables["CUDA_VISIBLE_DEVICES"] = ""
         if not local_mode and _setting(_ssl_conf).lower() == "true":
@@ -138,14 +139,9 @@ def _first_gpus(count: int) -> list[str]:
     return visible[:count]
 
 
-def _check_gpus_of_tasks() -> None:
+def _gpus_of_a_task() -> int:
+    """How many GPUs the task has that runs some ranks: one, where the launcher asks for them."""
     amount = float(_setting(_GPUS_OF_A_TASK) or 0)
-    if amount > 1:
-        raise LaunchError(
-            f"use_gpu is True and {_GPUS_OF_A_TASK} is {amount:g}, but each task runs one rank "
-            "with one GPU: set it to 1 before the session starts, and spark.task.cpus so that an "
-            "executor has a task for each GPU."
-        )
     # With GPUs of executors, the launcher asks for one GPU a task by itself.
     if amount == 0 and not float(_setting(_GPUS_OF_AN_EXECUTOR) or 0):
         raise LaunchError(
@@ -153,6 +149,7 @@ def _check_gpus_of_tasks() -> None:
             "ranks would get no GPU: set both to 1 or more where the cluster has GPUs, or use "
             "use_gpu=False."
         )
+    return max(1, int(amount))
 
 
 def _setting(name: str) -> str:

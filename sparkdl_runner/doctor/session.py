@@ -120,19 +120,23 @@ def _describe(context: SparkContext, question: Question) -> dict[str, Any]:
     from sparkdl_runner.launch.config import RunConfig
     from sparkdl_runner.launch.driver.spark import allocation, checks, slots
     from sparkdl_runner.launch.driver.spark.context import is_single_host, settings_of
+    from sparkdl_runner.launch.driver.spark.task_shape import TaskShape, task_shape
 
     context.setLogLevel("ERROR")
     longer = unpack_seconds(dict(context.getConf().getAll()))
     config = RunConfig(slot_wait_seconds=RunConfig().slot_wait_seconds + longer)
-    profile = _profile(context)
     checked = checks.refusals(context, get_backend(question.backends[0]), config)
     refusals = {name: str(error) for name, error in checked if error is not None}
     settings = settings_of(context).get
     try:
-        if allocation.chosen_gang(settings, config, question.num_proc):
-            slots.wait_for_slots(context, question.num_proc, config, profile=profile)
+        shape = task_shape(context, config, question.num_proc)
+        each = shape.ranks
+        if allocation.chosen_gang(settings, config, question.num_proc, ranks_per_task=each):
+            slots.wait_for_slots(context, question.num_proc, config, shape=shape)
     except LaunchError as error:
-        refusals["slots"] = str(error)
+        if str(error) not in refusals.values():
+            refusals["slots"] = str(error)
+    tasks = TaskShape(_profile(context))
     single_host = is_single_host(context)
     return {
         "master": context.master,
@@ -148,7 +152,7 @@ def _describe(context: SparkContext, question: Question) -> dict[str, Any]:
         "refusals": refusals,
         "is_restarted": _is_restarted(context),
         "slots": _settled(
-            lambda: slots.count_slots(context, profile), 0.0 if single_host else SETTLE_SECONDS
+            lambda: slots.count_places(context, tasks), 0.0 if single_host else SETTLE_SECONDS
         ),
     }
 

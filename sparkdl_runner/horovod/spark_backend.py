@@ -19,8 +19,8 @@ from sparkdl_runner.launch.driver.calls.added_variables import with_variables
 from sparkdl_runner.launch.driver.calls.checks import check_config
 from sparkdl_runner.launch.driver.calls.ingredients import ingredients
 from sparkdl_runner.launch.driver.spark.context import require_spark_context
-from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
 from sparkdl_runner.launch.driver.spark.slots import wait_for_slots
+from sparkdl_runner.launch.driver.spark.task_shape import task_shape
 from sparkdl_runner.runner import DistributedRunner
 
 _OF_HOROVOD = ("verbose", "use_gloo", "use_mpi", "extra_mpi_args", "executable")
@@ -156,7 +156,8 @@ class SparkBackend:
         if self._num_proc:
             return abs(self._num_proc)
         context = require_spark_context()
-        return wait_for_slots(context, 0, self._run_config, profile=rank_profile(context))
+        shape = task_shape(context, self._run_config, 0)
+        return wait_for_slots(context, 0, self._run_config, shape=shape)
 
 
 def _check_horovods(given: Mapping[str, Any]) -> None:

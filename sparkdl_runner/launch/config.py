@@ -56,6 +56,12 @@ class RunConfig:
     the default: ``"tasks"`` where ``spark.dynamicAllocation.enabled`` is on, with which Spark
     starts no barrier stage, else ``"barrier"``."""
 
+    ranks_per_task: int | None = None
+    """How many ranks each Spark task starts, as processes that share its cores and its GPUs; the
+    number of ranks must be a multiple. None, the default: as many as the task has GPUs
+    (``spark.task.resource.gpu.amount``), or one. No more than ``num_proc``. Ranks on this host need
+    no task."""
+
     log_directory: str | None = None
     """Where each host keeps the full log of its ranks. By default that is YARN's log folder, or
     one below the temporary folder, where only the logs of ranks that failed stay, for a week."""
@@ -117,8 +123,9 @@ class RunConfig:
     node_view: str = "host"
     """What the environment calls a node. ``"host"``, as torchrun: the ranks of a host are one node,
     ``LOCAL_RANK`` counts them, and each sees the GPUs of all. ``"task"``, as TorchDistributor: each
-    rank is a node of one device, ``NODE_RANK`` and ``GROUP_RANK`` are its rank, ``LOCAL_RANK`` is 0
-    and ``LOCAL_WORLD_SIZE`` 1, and it sees its own GPUs only. ``current_world()`` counts hosts."""
+    Spark task is a node, ``NODE_RANK`` and ``GROUP_RANK`` are its number, ``LOCAL_RANK`` counts its
+    ranks (one, where a task has one GPU), and they see its GPUs only. ``current_world()`` counts
+    hosts."""
 
     min_num_proc: int | None = None
     """The least number of ranks with which the run may start or go on; None for as many as it was
@@ -187,8 +194,9 @@ class RunConfig:
         if self.time_limit_seconds is not None:
             _check_seconds("time_limit_seconds", self.time_limit_seconds, least=1)
         _check_count("max_restarts", self.max_restarts, least=0)
-        if self.min_num_proc is not None:
-            _check_count("min_num_proc", self.min_num_proc, least=1)
+        for name in ("min_num_proc", "ranks_per_task"):
+            if getattr(self, name) is not None:
+                _check_count(name, getattr(self, name), least=1)
         object.__setattr__(self, "port_range", _port_range(self.port_range))
         _check_interface(self.network_interface)
         _check_name(self.name, self.tracking)

@@ -46,18 +46,22 @@ class World:
         """The host, for people: its name, with its address where the name leaves a doubt."""
         return f"{self.host} ({self.address})" if self.shares_name else self.host
 
-    @property
-    def as_node(self) -> World:
-        """The same place where each rank counts as a node of its own, with one device."""
+    def in_task(self, ranks: int) -> World:
+        """The same place where each Spark task counts as a node of its own.
+
+        Args:
+            ranks: How many ranks each task has. They are consecutive.
+        """
+        task, local_rank = divmod(self.rank, ranks)
         return replace(
             self,
-            local_rank=0,
-            local_size=1,
-            cross_rank=self.rank,
-            cross_size=self.size,
-            host_rank=self.rank,
-            num_hosts=self.size,
-            host_id=f"{self.host_id}-rank{self.rank}",
+            local_rank=local_rank,
+            local_size=ranks,
+            cross_rank=task,
+            cross_size=self.size // ranks,
+            host_rank=task,
+            num_hosts=self.size // ranks,
+            host_id=f"{self.host_id}-task{task}",
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -75,6 +79,7 @@ class Peer:
     """One agent's report of itself, before ranks are known."""
 
     partition: int
+    """Its number: that of its Spark task, or where a task has several ranks, of its place there."""
     host: str
     host_key: str
     """Equal on two agents exactly if they share a host (hostname, namespaces and address)."""

@@ -35,7 +35,7 @@ from sparkdl_runner.launch.driver.spark.context import (
     require_spark_context,
     settings_of,
 )
-from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
+from sparkdl_runner.launch.driver.spark.task_shape import task_shape
 from sparkdl_runner.launch.driver.stop_request import StopRequest
 from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.runner import DistributedRunner
@@ -308,4 +308,5 @@ def _check_slots(settings: TrainSettings) -> None:
     context = require_spark_context()
     checks.check(context, backend, config)
     if not is_dynamic(settings_of(context).get):  # Else executors come once ranks wait for them.
-        slots.wait_for_slots(context, settings.num_proc, config, profile=rank_profile(context))
+        shape = task_shape(context, config, settings.num_proc)
+        slots.wait_for_slots(context, settings.num_proc, config, shape=shape)

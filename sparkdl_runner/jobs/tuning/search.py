@@ -26,7 +26,7 @@ from sparkdl_runner.launch.driver.calls.spares import SPARE_SECONDS
 from sparkdl_runner.launch.driver.connect import probe
 from sparkdl_runner.launch.driver.spark import slots
 from sparkdl_runner.launch.driver.spark.context import is_spark_connect
-from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
+from sparkdl_runner.launch.driver.spark.task_shape import task_shape
 from sparkdl_runner.tracking.entries import HIDDEN
 from sparkdl_runner.tracking.run.opening.notebook_source import SOURCE_TAG
 from sparkdl_runner.tracking.run.opening.run_name import RunName
@@ -127,8 +127,15 @@ class Search:
         wanted, spark = self._settings.tune.parallel, self._training.spark
         if spark is None or self._settings.num_proc <= 0:
             return 1
-        fit = _count_slots(spark) // self._settings.num_proc
+        fit = self._count_places(spark) // self._settings.num_proc
         return max(1, fit if wanted == "auto" else min(fit, wanted))
+
+    def _count_places(self, spark: SparkSession) -> int:
+        if is_spark_connect():
+            return probe.slots_of(spark)
+        config = self._settings.run_config.build()
+        shape = task_shape(spark.sparkContext, config, self._settings.num_proc)
+        return slots.count_places(spark.sparkContext, shape)
 
     def _end_lost_run(self, study: Any, trial: Any) -> None:
         """Ends the MLflow run of a trial whose driver was lost."""
@@ -281,12 +288,6 @@ class Search:
             mlflow_run.register(
                 run_id, mlflow_settings.registered_model_name, mlflow_settings.alias
             )
-
-
-def _count_slots(spark: SparkSession) -> int:
-    if is_spark_connect():
-        return probe.slots_of(spark)
-    return slots.count_slots(spark.sparkContext, rank_profile(spark.sparkContext))
 
 
 def _job_group(spark: SparkSession, parent_id: str) -> tuple[Callable[[], None], Callable[[], Any]]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparkdl_runner.launch.backends import Backend, Rendezvous
 from sparkdl_runner.launch.backends.exit_barrier import ExitBarrier, enter_exit_barrier
 from sparkdl_runner.launch.backends.listeners import Listeners
 from sparkdl_runner.launch.wire import network
 from sparkdl_runner.launch.wire.assignments import Assignment
+from sparkdl_runner.rank.world import Peer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +63,14 @@ class RankPorts:
             stack.callback(exits.close)
         return cls(backend=backend, store=store, server=server, exits=exits)
 
-    @property
-    def numbers(self) -> dict[str, int]:
-        """Their numbers, as the fields of ``Peer``; 0 for none."""
-        return {
-            "rendezvous_port": 0 if self.store is None else self.store.port,
-            "server_port": 0 if self.server is None else self.server.getsockname()[1],
-            "exit_port": 0 if self.exits is None else self.exits.getsockname()[1],
-        }
+    def told_by(self, agent: Peer) -> Peer:
+        """The agent's report of itself, with their numbers; 0 for none."""
+        return replace(
+            agent,
+            rendezvous_port=0 if self.store is None else self.store.port,
+            server_port=0 if self.server is None else self.server.getsockname()[1],
+            exit_port=0 if self.exits is None else self.exits.getsockname()[1],
+        )
 
     def serve(
         self,

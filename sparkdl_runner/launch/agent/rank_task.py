@@ -1,7 +1,7 @@
-"""The agent: a Spark task that starts one worker and stays with it to the end.
+"""The agents of a Spark task: each starts one worker and stays with it to the end.
 
-It runs in a Python process that Spark reuses for other tasks, so it changes nothing there: not
-the environment, not the working folder, and it imports neither torch nor horovod.
+They run in a Python process that Spark reuses for other tasks, so they change nothing there: not
+the environment, not the working folder, and they import neither torch nor horovod.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from sparkdl_runner.launch.agent.large_value import Delivery
 from sparkdl_runner.launch.agent.log_client import LogClient
 from sparkdl_runner.launch.agent.rank_log import rank_log
 from sparkdl_runner.launch.agent.rank_ports import RankPorts
+from sparkdl_runner.launch.agent.ranks_of_task import RanksOfTask, seen_by_all, shares
 from sparkdl_runner.launch.agent.spares.pool import start_workers
 from sparkdl_runner.launch.agent.spares.task import SpareTask
 from sparkdl_runner.launch.agent.supervision import supervise
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RankTask:
-    """The arguments of an agent, which Spark carries: one attempt of one run."""
+    """The arguments of a task's agents, which Spark carries: one attempt of one run."""
 
     attempt: AttemptSpec
     large_function: Broadcast[bytes] | SentFile | None = None
@@ -68,37 +69,52 @@ class RankTask:
     version: str = __version__
 
     def __call__(self, _rows: Iterable[Any]) -> Iterator[Outcome]:
-        """Runs one rank. Spark calls this, in a stage of as many tasks as ranks."""
+        """Runs the task's ranks. Spark calls this, in a stage of the tasks of all ranks."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        outcome = self._run(context)
+        outcomes = self._run(context)
         self.spare.keep(context)
-        if outcome is not None:
-            yield outcome
+        yield from outcomes
 
-    def _run(self, context: Any) -> Outcome | None:
-        """How the rank ended; None if the start was given up."""
-        config = self.attempt.config
-        if config.refuse_shared_hosts:
+    def _run(self, context: Any) -> list[Outcome]:
+        """How the ranks ended; none if the start was given up."""
+        if self.attempt.config.refuse_shared_hosts:
             check_host_is_not_shared()
-        backend = get_backend(self.attempt.backend)
-        backend.check_installed()
+        get_backend(self.attempt.backend).check_installed()
+        count = self.spare.ranks
+        first = context.partitionId() * count
+        ranks = RanksOfTask(
+            range(first, first + count), lambda peers: self._exchange(context, peers)
+        )
         address, interface = self._own_address(context)
+        me = Peer(
+            partition=first,
+            host=socket.gethostname(),
+            host_key=network.host_key(address),
+            address=address,
+            addresses=network.addresses_of_host(),
+            interface=interface,
+            version=__version__,
+        )
+        gpus = shares(self._gpus(context), count)
+
+        def run(place: int) -> Outcome | None:
+            peer = replace(me, partition=place, gpus=gpus[place - first])
+            return self._run_rank(context, peer, ranks, seen_by_all(gpus))
+
+        return [outcome for outcome in ranks.run(run) if outcome is not None]
+
+    def _run_rank(
+        self, context: Any, me: Peer, ranks: RanksOfTask, gpus_of_task: tuple[str, ...]
+    ) -> Outcome | None:
+        """How a rank ended; None if the start was given up."""
+        config, backend = self.attempt.config, get_backend(self.attempt.backend)
         with ExitStack() as stack:
-            is_first = context.partitionId() == 0
-            ports = RankPorts.open(stack, backend, address, config.port_range, is_first=is_first)
-            me = Peer(
-                partition=context.partitionId(),
-                host=socket.gethostname(),
-                host_key=network.host_key(address),
-                address=address,
-                addresses=network.addresses_of_host(),
-                interface=interface,
-                gpus=self._gpus(context),
-                version=__version__,
-                **ports.numbers,
+            ports = RankPorts.open(
+                stack, backend, me.address, config.port_range, is_first=me.partition == 0
             )
+            me = ports.told_by(me)
             # The worker imports torch and the backend while the agents find one another.
             (worker,) = start_workers(
                 1,
@@ -109,10 +125,16 @@ class RankTask:
             stack.callback(worker.end)
             limited = lift_limit(worker.pid)
             awaited = AwaitedAssignment()
-            client = self._connected(me, worker, awaited, context.attemptNumber())
+
+            def stop() -> None:
+                awaited.answer(Stop())
+                worker.stop()
+
+            ranks.on_failure(stop)
+            client = self._connected(me, worker, awaited, stop, context.attemptNumber())
             stack.callback(client.close)
             seconds = config.start_timeout_seconds
-            assignment = awaited.wait(lambda: self._gather(context, me), seconds)
+            assignment = awaited.wait(lambda: ranks.gather(me), seconds)
             if assignment is None:
                 return None
             world = assignment.world
@@ -130,15 +152,16 @@ class RankTask:
                 client.take(world, Text(limited))
             if world.local_rank == 0 and not self.single_host and (url := endpoint()):
                 stack.callback(SpotNotice(url, worker.preempt).close)
-            environment = backend.environment(self.attempt.node_view(world), rendezvous)
+            seen = self.attempt.node_view(world, self.spare.ranks)
+            environment = backend.environment(seen, rendezvous)
             environment[spark_files.FOLDER] = _folder_of_files()
-            gpus = me.gpus if config.node_view == "task" else assignment.gpus
+            gpus = gpus_of_task if config.node_view == "task" else assignment.gpus
             if gpus:
                 environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
             outcome = supervise(
                 worker,
                 Envelope.of(
-                    self._with_function(),
+                    ranks.one_by_one(self._with_function),
                     world,
                     environment=environment,
                     listener=None if ports.store is None else ports.store.private,
@@ -169,15 +192,15 @@ class RankTask:
         return attempt
 
     def _connected(
-        self, me: Peer, worker: WorkerProcess, awaited: AwaitedAssignment, copy: int
+        self,
+        me: Peer,
+        worker: WorkerProcess,
+        awaited: AwaitedAssignment,
+        stop: Callable[[], None],
+        copy: int,
     ) -> LogClient:
         """The agent's end of the channel to the driver."""
         config = self.attempt.config
-
-        def stop() -> None:
-            awaited.answer(Stop())
-            worker.stop()
-
         return LogClient(
             self.channel,
             me,
@@ -241,29 +264,27 @@ class RankTask:
         advertised = context.getTaskInfos()[context.partitionId()].address
         return network.own_address(network.split_host_port(advertised)[0])
 
-    def _gather(self, context: Any, me: Peer) -> Assignment:
-        """Tells all agents of this one and learns of all, by Spark's barrier.
+    def _exchange(self, context: Any, own: list[Peer]) -> dict[int, Assignment]:
+        """Tells all agents of this task's and learns of all, by Spark's barrier.
 
         Raises:
             RunnerError: The stage has none.
         """
         if not self.is_barrier:
             raise RunnerError(
-                f"Host {me.host} does not reach the driver at {self.channel.host}:"
+                f"Host {own[0].host} does not reach the driver at {self.channel.host}:"
                 f"{self.channel.port}, by which ranks find one another where Spark starts no "
                 "barrier stage (gang='tasks'): let it connect to that port (RunConfig.port_range "
                 "says which are taken), or name a network that both have with "
                 "RunConfig.network_interface."
             )
-        messages = context.allGather(json.dumps(me.to_json()))
-        peers = [Peer.from_json(json.loads(message)) for message in messages]
-        assignments = assignments_of(
-            peers,
+        messages = context.allGather(json.dumps([peer.to_json() for peer in own]))
+        return assignments_of(
+            [Peer.from_json(peer) for message in messages for peer in json.loads(message)],
             backend=self.attempt.backend,
             attempt=self.attempt.number,
             version=self.version,
         )
-        return assignments[me.partition]
 
 
 def _folder_of_files() -> str:

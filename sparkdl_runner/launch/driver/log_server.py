@@ -79,6 +79,7 @@ class LogServer(ServerThread):
         listener: A listening socket on the driver's address.
         host: The name or address under which executors reach the driver.
         num_proc: How many agents there will be.
+        ranks_per_task: How many of them each Spark task has.
         receiver: Takes what they say.
         attempt: What they run.
         is_barrier: Whether agents that do not reach us may find one another without us.
@@ -95,6 +96,7 @@ class LogServer(ServerThread):
         receiver: DriversReceiver,
         attempt: AttemptSpec,
         is_barrier: bool = True,
+        ranks_per_task: int = 1,
     ) -> None:
         super().__init__(listener, name="sparkdl-log-channel", expected=num_proc)
         self._receiver = receiver
@@ -105,8 +107,9 @@ class LogServer(ServerThread):
         self._requests: list[Message] = []
         self._attempt = attempt
         self._is_barrier = is_barrier
+        self._ranks_per_task = ranks_per_task
         self._copies: dict[int, int] = {}
-        """For each partition, which of Spark's starts of its task has the rank."""
+        """For each of Spark's tasks, which of its starts has the ranks."""
         self._known: dict[int, Peer] = {}
         self._assignments: Mapping[int, Assignment] = {}
         self._is_gathering = False
@@ -190,9 +193,14 @@ class LogServer(ServerThread):
 
     def _is_superfluous(self, partition: int, copy: int) -> bool:
         """Whether another task has the rank. Before there are ranks, the newest may have it."""
-        first = self._copies.setdefault(partition, copy)
+        task = partition // self._ranks_per_task
+        first = self._copies.setdefault(task, copy)
         if copy > first and not self._assignments:
-            self._copies[partition] = copy
+            self._copies[task] = copy
+            for own in range(task * self._ranks_per_task, (task + 1) * self._ranks_per_task):
+                if (agent := self._agents.pop(own, None)) is not None:
+                    agent.writer.transport.abort()
+                    self.watch.gone(own)
             return False
         return copy != first
 

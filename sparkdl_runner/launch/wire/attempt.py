@@ -36,6 +36,6 @@ class AttemptSpec:
     ticket: RunTicket | None = None
     """The MLflow run that the training goes into, if there is one."""
 
-    def node_view(self, world: World) -> World:
+    def node_view(self, world: World, ranks_per_task: int = 1) -> World:
         """A rank's place as its environment is to tell it; see ``RunConfig.node_view``."""
-        return world.as_node if self.config.node_view == "task" else world
+        return world.in_task(ranks_per_task) if self.config.node_view == "task" else world

@@ -13,14 +13,16 @@ from sparkdl_runner.launch.agent.worker_environment import worker_environment
 
 @dataclass(frozen=True, kw_only=True)
 class SpareTask:
-    """Starts one spare worker in each task's process. Spark calls it."""
+    """Starts a spare worker for each rank in each task's process. Spark calls it."""
 
     backend: str
     """The backend's name."""
     variables: Mapping[str, str] = field(repr=False)
     """The variables of the driver that ranks get."""
     seconds: float
-    """How long the spare waits for work; 0 for no spare."""
+    """How long a spare waits for work; 0 for no spare."""
+    ranks: int = 1
+    """How many ranks a task has."""
     spark_set_threads: bool = False
     """Whether Spark set OMP_NUM_THREADS in the task's environment, for a task of another size."""
 
@@ -32,14 +34,17 @@ class SpareTask:
         return iter(())
 
     def keep(self, context: Any) -> None:
-        """Keeps one spare worker in this process, or none if no spare is wanted.
+        """Keeps spare workers in this process, or none if no spare is wanted.
 
         Args:
             context: The task's.
         """
         if os.environ.get("SPARK_REUSE_WORKER"):  # Else this process ends with the task.
             keep_spares(
-                1, self.seconds, backend=self.backend, environment=self.environment(context)
+                self.ranks,
+                self.seconds,
+                backend=self.backend,
+                environment=self.environment(context),
             )
 
     def environment(self, context: Any) -> dict[str, str]:
@@ -49,5 +54,7 @@ class SpareTask:
             context: The task's.
         """
         return worker_environment(
-            threads=context.cpus(), variables=self.variables, overrule=self.spark_set_threads
+            threads=max(1, context.cpus() // self.ranks),
+            variables=self.variables,
+            overrule=self.spark_set_threads,
         )

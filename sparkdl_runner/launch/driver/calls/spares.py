@@ -47,10 +47,10 @@ def end_spare_workers() -> None:
         from sparkdl_runner.launch.driver.spark.allocation import is_dynamic
         from sparkdl_runner.launch.driver.spark.context import settings_of
         from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_stage
-        from sparkdl_runner.launch.driver.spark.slots import count_slots
+        from sparkdl_runner.launch.driver.spark.slots import count_places
 
         # In a barrier stage all tasks run at once, and so each in a Python process of its own.
-        slots = count_slots(context)
+        slots = count_places(context)
         is_barrier = not is_dynamic(settings_of(context).get)
         tasks = rank_stage(context, slots, None, is_barrier=is_barrier)
         tasks.mapPartitions(_end_spares).count()

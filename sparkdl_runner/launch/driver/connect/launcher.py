@@ -33,6 +33,7 @@ from sparkdl_runner.launch.driver.spark.assembly import Assembly, Tries
 from sparkdl_runner.launch.driver.spark.lent_function import LARGE_BYTES
 from sparkdl_runner.launch.driver.spark.slots import POLL_SECONDS, counted
 from sparkdl_runner.launch.driver.spark.stage_gang import StageGang
+from sparkdl_runner.launch.driver.spark.task_shape import ranks_per_task
 from sparkdl_runner.launch.driver.stop_request import StopRequest
 from sparkdl_runner.launch.wire import network
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
@@ -70,7 +71,10 @@ class ConnectLauncher:
         self._surroundings = known(self._session, config, backend.imports, stop)
         _check_gpus(self._setting)
         checks.check_settings(self._setting, backend, config, single_host=self.is_single_host)
-        self._is_barrier = allocation.chosen_gang(self._setting, config, num_proc)
+        self._ranks_per_task = each = ranks_per_task(self._setting, config, num_proc)
+        self._is_barrier = allocation.chosen_gang(
+            self._setting, config, num_proc, ranks_per_task=each
+        )
         self._is_dynamic = not self._is_barrier and allocation.is_dynamic(self._setting)
         _check_channel(self._surroundings, self._is_barrier)
         self.application_id = self._setting("spark.app.id")
@@ -102,6 +106,7 @@ class ConnectLauncher:
                 needed,
                 reports,
                 is_barrier=self._is_barrier,
+                ranks_per_task=self._ranks_per_task,
             )
             with stop.told_to(gang.request_stop, gang.interrupt):
                 try:
@@ -123,31 +128,31 @@ class ConnectLauncher:
         """
         if self._is_dynamic:  # Executors come once tasks wait for them.
             return self._num_proc
-        least = config.min_num_proc
+        least, each = config.min_num_proc, self._ranks_per_task
         deadline = time.monotonic() + (0 if self.is_single_host else config.slot_wait_seconds)
         while True:
-            slots = self._surroundings.slots
-            if slots is None:
+            if self._surroundings.slots is None:
                 if self._num_proc:
                     return self._num_proc
                 raise LaunchError(
                     "num_proc is 0, for as many ranks as there are slots, and this server does "
                     "not tell how many there are (spark.default.parallelism is set): give a number."
                 )
-            if slots >= (self._num_proc or least or 1):
-                return self._num_proc or slots
+            places = each * self._surroundings.slots
+            if places >= (self._num_proc or least or 1):
+                return self._num_proc or places
             if time.monotonic() > deadline:
                 break
             stop.cancelled.wait(POLL_SECONDS)
             stop.raise_if_cancelled()
             self._surroundings = self._probe(config, stop)
-        if least is not None and slots >= least:
-            return slots
+        if least is not None and places >= least:
+            return places
         needed = self._num_proc or least or 1
         raise LaunchError(
-            f"{needed} ranks need {needed} task slots at once, and the cluster has {slots} "
-            f"(master {self._setting('spark.master')}): ask for at most "
-            f"{counted(slots, 'rank', 'ranks')}, or add executors or cores where the server "
+            f"{needed} ranks need {-(-needed // each)} task slots at once, and the cluster has "
+            f"{places // each} (master {self._setting('spark.master')}): ask for at most "
+            f"{counted(places, 'rank', 'ranks')}, or add executors or cores where the server "
             "is started."
         )
 
@@ -162,6 +167,7 @@ class ConnectGang(StageGang):
         num_proc: The same.
         reports: The same.
         is_barrier: Whether the server starts all tasks at once.
+        ranks_per_task: How many ranks each task has.
     """
 
     def __init__(
@@ -173,6 +179,7 @@ class ConnectGang(StageGang):
         reports: Sequence[Reports],
         *,
         is_barrier: bool,
+        ranks_per_task: int,
     ) -> None:
         self._session = session
         self._surroundings = surroundings
@@ -185,17 +192,18 @@ class ConnectGang(StageGang):
             listener=network.listen(address, attempt.config.port_range),
             host="" if surroundings.address is None else address,
             is_barrier=is_barrier,
+            ranks_per_task=ranks_per_task,
         )
 
     def submit(self, stack: ExitStack) -> ServerQuery[list[Outcome]]:
         """See ``StageGang.submit``."""
         channel = self._channel(stack)
-        tasks = self._session.range(0, self.num_proc, 1, self.num_proc)
+        tasks = self._session.range(0, self.num_tasks, 1, self.num_tasks)
         ends = tasks.mapInArrow(RankRows(self._rank_task(channel)), SCHEMA, barrier=self.is_barrier)
         self._query = ServerQuery(
             self._session,
             lambda: outcomes_of(ends.collect()),
-            slots=self.num_proc,
+            slots=self.num_tasks,
             # Tasks that are no barrier stage are started one by one, which the assembly watches.
             start_seconds=START_SECONDS + self.attempt.config.slot_wait_seconds
             if self.is_barrier
@@ -278,6 +286,8 @@ class ConnectGang(StageGang):
                 backend=attempt.backend,
                 variables=attempt.variables,
                 seconds=attempt.spare_seconds,
+                spark_set_threads=self.ranks_per_task > 1,
+                ranks=self.ranks_per_task,
             ),
         )
 

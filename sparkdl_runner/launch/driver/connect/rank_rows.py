@@ -16,10 +16,10 @@ SCHEMA = "rank int, chunk binary"
 
 @dataclass(frozen=True)
 class RankRows:
-    """Runs one rank in a task of ``mapInArrow``, and yields its outcome in chunks.
+    """Runs ranks in a task of ``mapInArrow``, and yields their outcomes in chunks.
 
     Attributes:
-        task: The rank's.
+        task: The ranks'.
         chunk_bytes: Of each row at most. Smaller ones are slower to carry, and one of 2 GiB is
             not possible.
     """
@@ -28,7 +28,7 @@ class RankRows:
     chunk_bytes: int = 4 << 20
 
     def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Spark calls this, in a barrier stage of as many tasks as ranks."""
+        """Spark calls this, in a stage of the tasks of all ranks."""
         import pyarrow as pa
 
         for _ in batches:  # Spark drops a Python process that has not read all of its input.
@@ -42,7 +42,7 @@ class RankRows:
 
 
 def outcomes_of(rows: Sequence[Any]) -> list[Outcome]:
-    """Puts the chunks together; the rows of a task stand together, in their order."""
+    """Puts the chunks together; the rows of a rank stand together, in their order."""
     packed = [b"".join(row.chunk for row in own) for _, own in groupby(rows, lambda row: row.rank)]
     # From Spark's task results, as those of a classic session.
     return [pickle.loads(one) for one in packed]  # noqa: S301

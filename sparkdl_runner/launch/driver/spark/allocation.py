@@ -30,7 +30,9 @@ def is_barrier(settings: Settings, config: RunConfig) -> bool:
     return config.gang == "barrier" or (config.gang == "auto" and not is_dynamic(settings))
 
 
-def chosen_gang(settings: Settings, config: RunConfig, num_proc: int) -> bool:
+def chosen_gang(
+    settings: Settings, config: RunConfig, num_proc: int, *, ranks_per_task: int = 1
+) -> bool:
     """The same, told where the session has chosen it.
 
     Raises:
@@ -39,7 +41,7 @@ def chosen_gang(settings: Settings, config: RunConfig, num_proc: int) -> bool:
     if is_barrier(settings, config):
         return True
     if is_dynamic(settings):
-        _check_most(settings, config.min_num_proc or num_proc)
+        _check_most(settings, config.min_num_proc or num_proc, ranks_per_task)
     if config.gang == "auto":
         tell(
             "spark.dynamicAllocation.enabled is true, with which Spark starts no barrier stage: "
@@ -48,8 +50,8 @@ def chosen_gang(settings: Settings, config: RunConfig, num_proc: int) -> bool:
     return False
 
 
-def _check_most(settings: Settings, needed: int) -> None:
-    if not needed:
+def _check_most(settings: Settings, num_proc: int, ranks_per_task: int) -> None:
+    if not num_proc:
         raise LaunchError(
             "num_proc is 0, for as many ranks as there are slots, and "
             "spark.dynamicAllocation.enabled is true, so that executors come only for tasks that "
@@ -63,10 +65,11 @@ def _check_most(settings: Settings, needed: int) -> None:
     if not most.isdigit() or not cores:
         return
     cpus = float(settings(TASK_CPUS) or 1)
+    needed = -(-num_proc // ranks_per_task)
     slots = int(most) * int(int(cores) // cpus)
     if slots < needed:
         raise LaunchError(
-            f"{needed} ranks need {needed} task slots at once, and "
+            f"{num_proc} ranks need {needed} task slots at once, and "
             f"spark.dynamicAllocation.maxExecutors={most} allows {slots}: {most} executors of "
             f"{cores} cores ({EXECUTOR_CORES}), of which a task takes {cpus:g} "
             f"({TASK_CPUS}). Raise {MOST_EXECUTORS}, or ask for fewer ranks."

@@ -11,7 +11,7 @@ from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.spark import allocation
 from sparkdl_runner.launch.driver.spark.allocation import Settings
 from sparkdl_runner.launch.driver.spark.context import is_single_host, settings_of
-from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
+from sparkdl_runner.launch.driver.spark.task_shape import task_shape
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -40,7 +40,7 @@ def refusals(
     """Yields each check's name, and why the launcher refuses the session by it, or None."""
     yield from _raised(settings_of(context).get, backend, config, is_single_host(context))
     try:
-        rank_profile(context)
+        task_shape(context, config, num_proc=0)
         yield "gpus", None
     except LaunchError as error:
         yield "gpus", error

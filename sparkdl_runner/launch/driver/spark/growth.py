@@ -9,11 +9,11 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.launch.driver.spark.executors import Executor, list_executors
-from sparkdl_runner.launch.driver.spark.slots import count_slots
+from sparkdl_runner.launch.driver.spark.slots import count_places
+from sparkdl_runner.launch.driver.spark.task_shape import TaskShape
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.resource import ResourceProfile
 
 LOOK_SECONDS = 5.0
 # From one growth to the next: each ends the ranks, and starts them again.
@@ -51,12 +51,12 @@ class Growth:
 
     Args:
         context: The application's context.
-        profile: What each rank's task asks for.
+        shape: That of the ranks' tasks.
     """
 
-    def __init__(self, context: SparkContext, profile: ResourceProfile | None) -> None:
+    def __init__(self, context: SparkContext, shape: TaskShape) -> None:
         self._context = context
-        self._profile = profile
+        self._shape = shape
         self._target = 0
         self._hosts: set[str] = set()
         """Those that had executors while an attempt was started."""
@@ -126,15 +126,15 @@ class Growth:
             return size, []
 
     def _count(self, size: int, wanted: int, known: set[str]) -> tuple[int, list[Executor]]:
-        slots = count_slots(self._context, self._profile)
-        if slots <= size:
+        places = count_places(self._context, self._shape)
+        if places <= size:
             return size, []
         executors = list_executors(self._context)
-        busy = sum(executor.tasks for executor in executors)
+        busy = self._shape.ranks * sum(executor.tasks for executor in executors)
         if busy < size:  # The ranks have not all begun, or some have ended.
             return size, []
         # Ranks that waited for slots of other jobs would make no progress meanwhile.
-        free = max(0, slots - busy)
+        free = max(0, places - busy)
         return min(wanted, size + free), [
             executor for executor in executors if executor.identifier not in known
         ]

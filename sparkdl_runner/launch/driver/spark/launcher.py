@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -24,16 +24,17 @@ from sparkdl_runner.launch.driver.spark.context import (
 )
 from sparkdl_runner.launch.driver.spark.decommissions import Decommissions, decommission
 from sparkdl_runner.launch.driver.spark.executors import executors_of, silent_hosts
-from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile, rank_stage
+from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_stage
 from sparkdl_runner.launch.driver.spark.growth import Growth
 from sparkdl_runner.launch.driver.spark.job import SparkAction, let_the_jvm_exit, tagged
 from sparkdl_runner.launch.driver.spark.lent_function import lent
 from sparkdl_runner.launch.driver.spark.lost_hosts import LostHosts
 from sparkdl_runner.launch.driver.spark.sizes import most_result_bytes, refuse_too_large_function
-from sparkdl_runner.launch.driver.spark.slots import SlotCheck, count_slots, wait_for_slots
+from sparkdl_runner.launch.driver.spark.slots import SlotCheck, count_places, wait_for_slots
 from sparkdl_runner.launch.driver.spark.spares import spare_task
 from sparkdl_runner.launch.driver.spark.stage_gang import StageGang
 from sparkdl_runner.launch.driver.spark.start_notices import StartNotices
+from sparkdl_runner.launch.driver.spark.task_shape import TaskShape, task_shape
 from sparkdl_runner.launch.driver.stop_request import StopRequest
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.messages import RequestGrowth
@@ -44,7 +45,6 @@ from sparkdl_runner.rank.world import World
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.broadcast import Broadcast
-    from pyspark.resource import ResourceProfile
 
 
 class SparkLauncher:
@@ -63,14 +63,16 @@ class SparkLauncher:
     def __init__(self, num_proc: int, backend: Backend, config: RunConfig) -> None:
         self._context = require_spark_context()
         checks.check(self._context, backend, config)
-        self._profile = rank_profile(self._context)
-        self._is_barrier = chosen_gang(settings_of(self._context).get, config, num_proc)
+        self._shape = task_shape(self._context, config, num_proc)
+        self._is_barrier = chosen_gang(
+            settings_of(self._context).get, config, num_proc, ranks_per_task=self._shape.ranks
+        )
         # Executors come for tasks that wait, and for nothing else.
         self._is_dynamic = not self._is_barrier and is_dynamic(settings_of(self._context).get)
         self._num_proc = num_proc
         self._lost = LostHosts(self._context)
         self._leaving: set[str] = set()
-        self._growth = Growth(self._context, self._profile)
+        self._growth = Growth(self._context, self._shape)
         self.is_single_host = is_single_host(self._context)
         self.application_id = self._context.applicationId
 
@@ -91,7 +93,7 @@ class SparkLauncher:
                     self._context,
                     needed,
                     config,
-                    profile=self._profile,
+                    shape=self._shape,
                     least=least,
                     asked_seconds=asked_seconds,
                     stop=stop,
@@ -99,7 +101,7 @@ class SparkLauncher:
             self._num_proc = self._num_proc or num_proc
             gang = SparkGang(
                 self._context,
-                self._profile,
+                self._shape,
                 attempt,
                 num_proc,
                 reports,
@@ -111,7 +113,7 @@ class SparkLauncher:
                     return gang.run()
                 except RunnerError:
                     if (there := gang.assembly.given_back) is not None:
-                        has_slots = count_slots(self._context, self._profile) >= num_proc
+                        has_slots = count_places(self._context, self._shape) >= num_proc
                         needed = tries.next_size(there, needed, has_slots)
                     # No rank has begun, and fewer may do.
                     elif not gang.slot_check.has_failed or least is None:
@@ -128,7 +130,7 @@ class SparkGang(StageGang):
 
     Args:
         context: The application's context, which has the slots.
-        profile: What each rank's task asks Spark for; None for what all tasks get.
+        shape: That of the ranks' tasks.
         attempt: See ``Gang``, as for the next two.
         is_barrier: Whether Spark starts all tasks at once.
     """
@@ -136,7 +138,7 @@ class SparkGang(StageGang):
     def __init__(
         self,
         context: SparkContext,
-        profile: ResourceProfile | None,
+        shape: TaskShape,
         attempt: AttemptSpec,
         num_proc: int,
         reports: Sequence[Reports],
@@ -144,21 +146,27 @@ class SparkGang(StageGang):
         is_barrier: bool = True,
     ) -> None:
         self._context = context
-        self._profile = profile
+        self._shape = shape
         self._is_single_host = is_single_host(context)
-        self.slot_check = SlotCheck(context, profile, num_proc)
+        self.slot_check = SlotCheck(context, shape, num_proc)
         config = attempt.config
         self.assembly = Assembly(
             config,
             num_proc,
-            slots=lambda: count_slots(context, profile),
+            slots=lambda: count_places(context, shape),
             all_started=self._all_started,
         )
         listener, host = listen_on_driver(
             context, port_range=config.port_range, interface=config.network_interface
         )
         super().__init__(
-            attempt, num_proc, reports, listener=listener, host=host, is_barrier=is_barrier
+            attempt,
+            num_proc,
+            reports,
+            listener=listener,
+            host=host,
+            is_barrier=is_barrier,
+            ranks_per_task=shape.ranks,
         )
 
     def submit(self, stack: ExitStack) -> SparkAction[list[Outcome]]:
@@ -166,14 +174,18 @@ class SparkGang(StageGang):
         if self._is_single_host:
             let_the_jvm_exit(self._context)
         self._tag = stack.enter_context(tagged(self._context, self.num_proc, self.backend.name))
-        tasks = rank_stage(self._context, self.num_proc, self._profile, is_barrier=self.is_barrier)
+        tasks = rank_stage(
+            self._context, self.num_tasks, self._shape.profile, is_barrier=self.is_barrier
+        )
         function = stack.enter_context(lent(self._context, self.attempt.function))
         ends = tasks.mapPartitions(self._rank_task(function))
         job = SparkAction(lambda: list(ends.collect()))
-        decommissions = Decommissions(self._context, self._tag, self.server.preempt)
+        decommissions = Decommissions(self._context, self._tag, self._preempt)
         stack.callback(decommissions.close)
         if self.is_barrier:  # What Spark does not start at once, the assembly tells of.
-            notices = StartNotices(self._context, self._tag, self.watch, self.server.channel)
+            notices = StartNotices(
+                self._context, self._tag, self.watch, self.server.channel, self.tasks_of
+            )
             stack.callback(notices.close)
         return job
 
@@ -210,7 +222,7 @@ class SparkGang(StageGang):
 
     def silent_hosts(self) -> str:
         """See ``StageGang.silent_hosts``."""
-        return silent_hosts(self._context, self._tag, self.watch.unheard())
+        return silent_hosts(self._context, self._tag, self.tasks_of(self.watch.unheard()))
 
     def request_growth(self, reason: str) -> None:
         """Asks all ranks to end with their next checkpoint, since there can be more."""
@@ -232,8 +244,13 @@ class SparkGang(StageGang):
     def _executors_with(self, partitions: Set[int]) -> set[str]:
         if self._is_single_host or not partitions:
             return set()
-        executors = executors_of(self._context, self._tag)
-        return {name for name, tasks in executors.items() if tasks & partitions}
+        executors, own = executors_of(self._context, self._tag), self.tasks_of(partitions)
+        return {name for name, tasks in executors.items() if tasks & own}
+
+    def _preempt(self, tasks: Collection[int], reason: str) -> None:
+        each = self.ranks_per_task
+        agents = [task * each + turn for task in tasks for turn in range(each)]
+        self.server.preempt(agents, reason)
 
     def lost_slots(self, there: int, seconds: float) -> str | None:
         """See ``Gang.lost_slots``."""
@@ -243,14 +260,14 @@ class SparkGang(StageGang):
 
     def _all_started(self) -> bool:
         executors = executors_of(self._context, self._tag)
-        return len(set[int]().union(*executors.values())) == self.num_proc
+        return len(set[int]().union(*executors.values())) == self.num_tasks
 
     def _rank_task(self, function: Broadcast[bytes] | None) -> RankTask:
         attempt = self.attempt
         if function is not None:
             attempt = replace(attempt, function=b"")
         spare = spare_task(
-            self._context, self._profile, attempt.backend, attempt.variables, attempt.spare_seconds
+            self._context, self._shape, attempt.backend, attempt.variables, attempt.spare_seconds
         )
         return RankTask(
             attempt=attempt,

@@ -11,17 +11,18 @@ from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.spark.asked import nothing_fits
 from sparkdl_runner.launch.driver.spark.coming import coming_executors
 from sparkdl_runner.launch.driver.spark.context import end_of, is_single_host
+from sparkdl_runner.launch.driver.spark.task_shape import TaskShape
 from sparkdl_runner.launch.driver.stop_request import StopRequest
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.resource import ResourceProfile
 
 POLL_SECONDS = 0.5
 SAY_SECONDS = 10.0
 # How long executors may take that have been given a place, beyond the wait for slots.
 COMING_SECONDS = 600.0
 CHECK_SECONDS = 5.0
+_ONE_RANK = TaskShape()
 
 
 def counted(number: int, one: str, many: str) -> str:
@@ -29,16 +30,17 @@ def counted(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-def count_slots(context: SparkContext, profile: ResourceProfile | None = None) -> int:
-    """How many tasks of a resource profile the cluster can run at once, busy or not."""
+def count_places(context: SparkContext, shape: TaskShape = _ONE_RANK) -> int:
+    """How many ranks the cluster can run at once: those of all slots, busy or not."""
     scala_context = context._jsc.sc()
     manager = scala_context.resourceProfileManager()
-    if profile is None:
+    if shape.profile is None:
         wanted = manager.defaultResourceProfile()
     else:
         # The JVM's object for the profile, which is made when a stage first asks for it.
-        wanted = context.parallelize([0], 1).withResources(profile)._jrdd.rdd().getResourceProfile()
-    return int(scala_context.maxNumConcurrentTasks(wanted))
+        stage = context.parallelize([0], 1).withResources(shape.profile)
+        wanted = stage._jrdd.rdd().getResourceProfile()
+    return shape.ranks * int(scala_context.maxNumConcurrentTasks(wanted))
 
 
 def wait_for_slots(
@@ -46,7 +48,7 @@ def wait_for_slots(
     needed: int,
     config: RunConfig,
     *,
-    profile: ResourceProfile | None = None,
+    shape: TaskShape = _ONE_RANK,
     least: int | None = None,
     asked_seconds: float = 0.0,
     stop: StopRequest | None = None,
@@ -55,14 +57,14 @@ def wait_for_slots(
 
     Executors that have been given a place are waited for longer than ``config`` says, as far as
     ``COMING_SECONDS``: their hosts may fetch an image or unpack an environment. Not if ``least``
-    slots are there, or the wait is 0.
+    ranks have slots, or the wait is 0.
 
     Args:
         context: The application's context.
         needed: How many ranks there will be; 0 for as many as there are slots, which must then be
             ``min_num_proc`` at least.
         config: Says how long to wait for executors that have yet to register.
-        profile: What each rank's task asks for.
+        shape: That of the ranks' tasks.
         least: How few ranks will do, if there are no more slots after that wait.
         asked_seconds: How long executors may take that were asked for in place of lost ones. With
             ``least``, nobody waits longer for them than ``config`` says.
@@ -82,7 +84,7 @@ def wait_for_slots(
     deadline = time.monotonic() + seconds
     last = deadline + (COMING_SECONDS if seconds else 0.0)
     wanted = needed or config.min_num_proc or 1
-    available = _count_slots(context, profile)
+    available = _count_places(context, shape)
     say_at = time.monotonic()
     while available < wanted:
         now = time.monotonic()
@@ -100,31 +102,32 @@ def wait_for_slots(
             say_at = deadline
         elif now >= say_at:
             say_at = now + SAY_SECONDS
-            then = f", and {available} will do after that" if least and available >= least else ""
+            there = available // shape.ranks
+            then = f", and {there} will do after that" if least and available >= least else ""
             tell(
                 f"waiting up to {deadline - now:.0f} s for executors that start, "
                 f"or that other applications have: "
-                f"{counted(wanted, 'slot is', 'slots are')} needed, "
-                f"{counted(available, 'is', 'are')} there{then}."
+                f"{counted(-(-wanted // shape.ranks), 'slot is', 'slots are')} needed, "
+                f"{counted(there, 'is', 'are')} there{then}."
             )
         stop.cancelled.wait(POLL_SECONDS)
         stop.raise_if_cancelled()
-        available = _count_slots(context, profile)
+        available = _count_places(context, shape)
     if available >= wanted:
         return needed or available
     if least is not None and available >= least:
         return available
     is_least = not needed and bool(config.min_num_proc)
-    raise LaunchError(_too_few_slots(context, wanted, available, is_least=is_least))
+    raise LaunchError(_too_few_slots(context, wanted, available, shape.ranks, is_least=is_least))
 
 
-def _count_slots(context: SparkContext, profile: ResourceProfile | None) -> int:
+def _count_places(context: SparkContext, shape: TaskShape) -> int:
     # An application that has ended still counts slots.
     if end := end_of(context):
         raise RunCancelledError(
             f"The Spark application ended while the run waited for slots: {end}."
         )
-    return count_slots(context, profile)
+    return count_places(context, shape)
 
 
 class SlotCheck:
@@ -134,9 +137,9 @@ class SlotCheck:
     after that would wait for ever.
     """
 
-    def __init__(self, context: SparkContext, profile: ResourceProfile | None, needed: int) -> None:
+    def __init__(self, context: SparkContext, shape: TaskShape, needed: int) -> None:
         self._context = context
-        self._profile = profile
+        self._shape = shape
         self._needed = needed
         self._next_at = time.monotonic() + CHECK_SECONDS
         self.has_failed = False
@@ -147,27 +150,32 @@ class SlotCheck:
         if time.monotonic() < self._next_at:
             return None
         self._next_at = time.monotonic() + CHECK_SECONDS
-        available = count_slots(self._context, self._profile)
+        available = count_places(self._context, self._shape)
         self.has_failed = available < self._needed
         if not self.has_failed:
             return None
+        left = counted(available // self._shape.ranks, "slot", "slots")
         return (
             f"{counted(self._needed, 'rank was', 'ranks were')} to start, and the cluster has only "
-            f"{counted(available, 'slot', 'slots')} left: executors were lost after the run was "
-            "submitted."
+            f"{left} left: executors were lost after the run was submitted."
         )
 
 
-def _too_few_slots(context: SparkContext, needed: int, available: int, *, is_least: bool) -> str:
-    there = counted(available, "task slot", "task slots")
-    problem = f"{needed} ranks need {needed} task slots at once, and the cluster has {available}"
+def _too_few_slots(
+    context: SparkContext, needed: int, available: int, each: int, *, is_least: bool
+) -> str:
+    slots, are_there = -(-needed // each), available // each
+    there = counted(are_there, "task slot", "task slots")
+    need = counted(slots, "task slot", "task slots")
+    ranks = f" of {each} ranks each" if each > 1 else ""
+    problem = f"{needed} ranks need {need}{ranks} at once, and the cluster has {are_there}"
     if is_least:
         problem = f"min_num_proc is {needed}, and the cluster has {there}"
     elif needed == 1:
-        problem = f"1 rank needs a task slot, and the cluster has {available}"
+        problem = f"1 rank needs a task slot, and the cluster has {are_there}"
     problem += f" (master {context.master})"
     if is_single_host(context):
-        remedy = f"start the session with .master('local[{needed}]')"
+        remedy = f"start the session with .master('local[{slots}]')"
     else:
         remedy = (
             "add executors or cores (spark.executor.instances, spark.executor.cores, "

@@ -10,25 +10,25 @@ from sparkdl_runner.launch.agent.worker_environment import driver_variables
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.spark.allocation import is_barrier
 from sparkdl_runner.launch.driver.spark.context import require_spark_context, settings_of
-from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile, rank_stage
+from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_stage
+from sparkdl_runner.launch.driver.spark.task_shape import TaskShape, task_shape
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.resource import ResourceProfile
 
 
 def spare_task(
     context: SparkContext,
-    profile: ResourceProfile | None,
+    shape: TaskShape,
     backend: str,
     variables: Mapping[str, str],
     seconds: float,
 ) -> SpareTask:
-    """The task that starts a spare worker like the workers of this application.
+    """The task that starts spare workers like the workers of this application.
 
     Args:
         context: The application's.
-        profile: What each rank's task asks Spark for; None for what all tasks get.
+        shape: That of the ranks' tasks.
         backend: The backend's name.
         variables: The variables of the driver that ranks get.
         seconds: How long a spare waits for the next call; 0 for none.
@@ -38,16 +38,17 @@ def spare_task(
         backend=backend,
         variables=variables,
         seconds=seconds,
-        # Spark goes by spark.task.cpus, and a profile's tasks may have more.
-        spark_set_threads=profile is not None and not is_set_by_hand,
+        # Spark goes by spark.task.cpus; a profile's tasks may have more, one of several ranks less.
+        spark_set_threads=shape != TaskShape() and not is_set_by_hand,
+        ranks=shape.ranks,
     )
 
 
 def start_spares(num_proc: int, backend: str, config: RunConfig, *, seconds: float) -> None:
     """Starts spare workers for a run that comes soon: they import the backend meanwhile.
 
-    This is a stage of as many tasks as ranks, which ends at once. The run takes the spares if they
-    fit, and ends them otherwise.
+    This is a stage of the tasks that ranks will have, which ends at once. The run takes the spares
+    if they fit, and ends them otherwise.
 
     Args:
         num_proc: How many ranks the run will have.
@@ -58,8 +59,9 @@ def start_spares(num_proc: int, backend: str, config: RunConfig, *, seconds: flo
     context = require_spark_context()
     if not is_barrier(settings_of(context).get, config):
         return  # Its executors come with the run.
-    profile = rank_profile(context)
+    shape = task_shape(context, config, num_proc)
     variables = driver_variables(config.environment)
-    task = spare_task(context, profile, backend, variables, seconds)
+    task = spare_task(context, shape, backend, variables, seconds)
     # All its tasks run at once, and so each in a Python process of its own.
-    rank_stage(context, num_proc, profile, is_barrier=True).mapPartitions(task).count()
+    stage = rank_stage(context, num_proc // shape.ranks, shape.profile, is_barrier=True)
+    stage.mapPartitions(task).count()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
 from sparkdl_runner.errors import LaunchError, RunnerError
@@ -40,6 +40,7 @@ class StageGang(Gang):
         listener: A listening socket for the channel to the agents.
         host: The name or address under which executors reach it.
         is_barrier: Whether Spark starts all tasks at once.
+        ranks_per_task: How many ranks each task has.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class StageGang(Gang):
         listener: socket.socket,
         host: str,
         is_barrier: bool,
+        ranks_per_task: int,
     ) -> None:
         shown = attempt.config.driver_log_verbosity == "all"
         super().__init__(attempt, num_proc, reports, show_output=shown)
@@ -61,8 +63,11 @@ class StageGang(Gang):
             receiver=self,
             attempt=attempt,
             is_barrier=is_barrier,
+            ranks_per_task=ranks_per_task,
         )
         self.is_barrier = is_barrier
+        self.ranks_per_task = ranks_per_task
+        self.num_tasks = num_proc // ranks_per_task
         self.server.watch = self.watch
         self._launch_problem = ""
         self._is_interrupted = False
@@ -92,6 +97,10 @@ class StageGang(Gang):
     def cause(self, error: Exception) -> Exception:
         """The error that came first. ``error``, which Spark has raised, may follow from it."""
         return error
+
+    def tasks_of(self, partitions: Iterable[int]) -> set[int]:
+        """The numbers of the Spark tasks of some agents."""
+        return {partition // self.ranks_per_task for partition in partitions}
 
     def silent_hosts(self) -> str:
         """A sentence on hosts whose agents have never come; empty if there is nothing to say."""
@@ -205,7 +214,9 @@ class StageGang(Gang):
         while not (missing := self.watch.missing()) and time.monotonic() < deadline:
             time.sleep(0.05)
         lost = {failure.failed_partition(error)}  # Spark then ends the other tasks.
-        missing.sort(key=lambda outcome: not lost & self.watch.partitions_of({outcome.world.rank}))
+        missing.sort(
+            key=lambda one: not lost & self.tasks_of(self.watch.partitions_of({one.world.rank}))
+        )
         known = {outcome.world.rank for outcome in self.failures}
         return [
             *self.failures,

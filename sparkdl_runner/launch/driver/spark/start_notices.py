@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -32,15 +32,22 @@ class StartNotices:
         tag: The job's.
         watch: The watch over its ranks.
         driver: Where its agents connect to the driver.
+        tasks_of: Gives the numbers of the Spark tasks of agents.
     """
 
     def __init__(
-        self, context: SparkContext, tag: str, watch: Watch, driver: ChannelAddress
+        self,
+        context: SparkContext,
+        tag: str,
+        watch: Watch,
+        driver: ChannelAddress,
+        tasks_of: Callable[[Collection[int]], set[int]],
     ) -> None:
         self._context = context
         self._tag = tag
         self._watch = watch
         self._driver = f"{driver.host}:{driver.port}"
+        self._tasks_of = tasks_of
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sparkdl-start", daemon=True)
         self._thread.start()
@@ -80,12 +87,13 @@ class StartNotices:
         if not jobs:
             others = "No other job of this application uses any: Spark has yet to offer them."
         until = "a slot is free."
-        if self._watch.num_proc > 1:
-            until = f"{self._watch.num_proc} slots are free at once."
+        num_tasks = len(self._tasks_of(range(self._watch.num_proc)))
+        if num_tasks > 1:
+            until = f"{num_tasks} slots are free at once."
         tell(f"waiting until {until} {others}")
 
     def _say_unreached(self, partitions: Collection[int]) -> None:
-        hosts = hosts_of(self._context, self._tag, partitions)
+        hosts = hosts_of(self._context, self._tag, self._tasks_of(partitions))
         many = len(partitions) > 1
         who = f"{len(partitions)} of {self._watch.num_proc} ranks {'have' if many else 'has'}"
         tell(
