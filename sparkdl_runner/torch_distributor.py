@@ -74,6 +74,7 @@ class TorchDistributor:
             self.num_tasks = math.ceil(num_processes / _gpus_of_a_task())
         elif not local_mode:
             variables["CUDA_VISIBLE_DEVICES"] = ""
+            config = replace(config, ranks_per_task=config.ranks_per_task or 1)
         if not local_mode and _setting(_ssl_conf).lower() == "true":
             config = replace(config, allow_unencrypted=True)
         self._runner = DistributedRunner(

@@ -224,8 +224,8 @@ def _run_task() -> None:
 
     # As Spark's worker does it.
     SparkFiles._root_directory, SparkFiles._is_running_on_worker = barrier[0], True
-    outcome = task._run(context)
-    sys.stdout.buffer.write(pickle.dumps(outcome))
+    for outcome in task._run(context):
+        sys.stdout.buffer.write(pickle.dumps(outcome))
 
 
 def _all_gather(folder: Path, num_proc: int, partition: int, message: str) -> list[str]:

@@ -79,11 +79,11 @@ def no_replacement_while(monkeypatch) -> Callable[[Callable[[], bool]], None]:
 
     Spark starts another executor at once, and how soon that is there depends on the machine.
     """
-    count = slots.count_slots
+    count = slots.count_places
 
     def begin(holds: Callable[[], bool]) -> None:
         monkeypatch.setattr(
-            slots, "count_slots", lambda *what: min(count(*what), 1) if holds() else count(*what)
+            slots, "count_places", lambda *what: min(count(*what), 1) if holds() else count(*what)
         )
 
     return begin

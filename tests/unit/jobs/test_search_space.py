@@ -11,6 +11,7 @@ from sparkdl_runner.errors import ConfigError, RunnerError
 from sparkdl_runner.jobs import tune
 from sparkdl_runner.jobs.parsing import load
 from sparkdl_runner.jobs.training import mlflow_run, of_function
+from sparkdl_runner.jobs.training.settings import RunConfigSettings
 from sparkdl_runner.jobs.tuning import search
 from sparkdl_runner.jobs.tuning.settings import Choice, SearchSettings, TuneSettings
 from sparkdl_runner.tracking import Tracking
@@ -83,10 +84,12 @@ def test_a_search_needs_mlflow_and_leaves_what_is_fixed_alone():
 )
 def test_as_many_trials_at_once_as_have_slots(monkeypatch, num_proc, parallel, at_once):
     asked = []
-    monkeypatch.setattr(search.slots, "count_slots", lambda *asked_of: asked.append(asked_of) or 7)
-    monkeypatch.setattr(search, "rank_profile", lambda context: "a GPU for each rank")
+    monkeypatch.setattr(search.slots, "count_places", lambda *asked_of: asked.append(asked_of) or 7)
+    monkeypatch.setattr(search, "task_shape", lambda *_: "a GPU for each rank")
     tune_settings = load(SearchSettings, None, {**SMALL, "parallel": parallel})
-    settings = SimpleNamespace(num_proc=num_proc, wanted_tracking=None, tune=tune_settings)
+    settings = SimpleNamespace(
+        num_proc=num_proc, wanted_tracking=None, tune=tune_settings, run_config=RunConfigSettings()
+    )
     spark = SimpleNamespace(sparkContext="a context")
     for found, expected in ((spark, at_once), (None, 1)):
         one = search.Search(settings, SimpleNamespace(spark=found))

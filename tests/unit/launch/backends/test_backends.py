@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,12 @@ PEERS = [
     for i, host in enumerate("aab")
 ]
 WORLDS = assign_ranks(PEERS, backend="any", attempt=1)
+FOUR_ON_A_HOST = assign_ranks(
+    [replace(PEERS[0], partition=place) for place in range(4)], backend="any"
+)
 
 
-def environment_of(backend, partition, **config):
+def environment_of(backend, partition, *, worlds=WORLDS, ranks_per_task=1, **config):
     attempt = AttemptSpec(backend=backend, function=b"", config=RunConfig(**config), run="a run")
     rendezvous = Rendezvous(
         address="10.0.0.9",
@@ -41,7 +45,9 @@ def environment_of(backend, partition, **config):
         attempt=attempt,
         servers=("10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1"),
     )
-    return get_backend(backend).environment(attempt.node_view(WORLDS[partition]), rendezvous)
+    return get_backend(backend).environment(
+        attempt.node_view(worlds[partition], ranks_per_task), rendezvous
+    )
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -149,6 +155,22 @@ def test_each_task_is_a_node_of_one_device_where_that_is_asked_for(name):
             "LOCAL_WORLD_SIZE": "1",
         }
         assert expected.items() <= environment_of(name, rank, node_view="task").items()
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_ranks_of_a_task_are_a_node_of_several_devices(name):
+    for rank, (task, turn) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
+        expected = {
+            "GROUP_RANK": str(task),
+            "GROUP_WORLD_SIZE": "2",
+            "RANK": str(rank),
+            "LOCAL_RANK": str(turn),
+            "LOCAL_WORLD_SIZE": "2",
+        }
+        found = environment_of(
+            name, rank, worlds=FOUR_ON_A_HOST, ranks_per_task=2, node_view="task"
+        )
+        assert expected.items() <= found.items()
 
 
 def test_horovods_local_scope_is_a_task_where_that_is_the_node():

@@ -30,6 +30,7 @@ class Gang(launcher.SparkGang):
     """One that has ended, of three ranks."""
 
     _context, _tag, _is_single_host, failures, watch = STOPPED, "tag", False, (), None
+    ranks_per_task = 1
 
     def __init__(self):
         pass
@@ -52,6 +53,16 @@ def test_executors_of_which_nothing_was_heard(monkeypatch):
     gang = a_gang(monkeypatch)
     gang.watch = SimpleNamespace(unheard=lambda: {1, 2})
     assert gang.unheard_executors() == {"8", "9"}
+    gang.ranks_per_task = 2
+    assert gang.unheard_executors() == {"7", "8"}
+
+
+def test_all_ranks_of_a_task_hear_that_its_executor_goes(monkeypatch):
+    gang, told = a_gang(monkeypatch), []
+    gang.ranks_per_task = 2
+    gang.server = SimpleNamespace(preempt=lambda *what: told.append(what))
+    gang._preempt({0, 2}, "goes")
+    assert told == [([0, 1, 4, 5], "goes")]
 
 
 def test_ranks_on_executors_that_will_go_are_told_each_time_and_the_user_once(monkeypatch, capsys):

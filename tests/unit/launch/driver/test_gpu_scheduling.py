@@ -33,6 +33,12 @@ def test_where_tasks_have_whole_gpus_or_there_are_none_nothing_is_asked_for(sett
     assert rank_profile(context("local[4]", **settings)) is None
 
 
+def test_ranks_of_a_task_have_a_gpu_each():
+    one = context(gpus=2, cores=8)
+    with pytest.raises(LaunchError, match=r"ranks_per_task is 4, and executors have 2 GPU\(s\)"):
+        rank_profile(one, 4)
+
+
 @pytest.mark.parametrize(
     ("arguments", "obstacle"),
     [

@@ -9,6 +9,7 @@ import pytest
 from sparkdl_runner.launch.driver.spark import executors, growth
 from sparkdl_runner.launch.driver.spark.executors import Executor
 from sparkdl_runner.launch.driver.spark.growth import Growth
+from sparkdl_runner.launch.driver.spark.task_shape import TaskShape
 
 
 class Cluster:
@@ -21,7 +22,7 @@ class Cluster:
     def __init__(self, monkeypatch, *answers):
         self._answers = list(answers)
         self.now = 0.0
-        monkeypatch.setattr(growth, "count_slots", lambda context, profile: self._answers[0][0])
+        monkeypatch.setattr(growth, "count_places", lambda context, shape: self._answers[0][0])
         monkeypatch.setattr(growth, "list_executors", lambda context: self._executors())
         monkeypatch.setattr(growth, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(growth, "_turns", growth._Turns())
@@ -65,7 +66,7 @@ TWO_FREE = (3, {"a": 1, "b": 0, "c": 0})
 )
 def test_a_run_grows_once_free_slots_were_there_twice(monkeypatch, answers, asked):
     cluster = Cluster(monkeypatch, TWO_FREE, *answers)
-    growing = Growth(None, None)
+    growing = Growth(None, TaskShape())
     assert watch(growing, cluster) == asked
     assert growing.take_target() == (int(asked[0][4]) if asked else 0)
     assert growing.take_target() == 0
@@ -73,7 +74,7 @@ def test_a_run_grows_once_free_slots_were_there_twice(monkeypatch, answers, aske
 
 def test_a_host_that_was_there_before_came_back_and_growths_keep_apart(monkeypatch):
     cluster = Cluster(monkeypatch, TWO_FREE, *[(2, {"a": 1, "b": 0})] * 40)
-    growing = Growth(None, None)
+    growing = Growth(None, TaskShape())
     with growing.watched(3, 3, pytest.fail):  # All of them: nothing to watch.
         pass
     assert watch(growing, cluster, wanted=2) == ["1 → 2 ranks: executor b came back"]
@@ -84,8 +85,8 @@ def test_a_host_that_was_there_before_came_back_and_growths_keep_apart(monkeypat
 
 def test_two_runs_side_by_side_do_not_claim_the_same_free_slots(monkeypatch):
     cluster = Cluster(monkeypatch, *[TWO_FREE] * 8)
-    assert watch(Growth(None, None), cluster)
-    assert not watch(Growth(None, None), cluster)
+    assert watch(Growth(None, TaskShape()), cluster)
+    assert not watch(Growth(None, TaskShape()), cluster)
 
 
 def test_a_run_that_spark_does_not_tell_of_its_executors_starts_all_the_same():

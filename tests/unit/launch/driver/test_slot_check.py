@@ -12,6 +12,7 @@ from one_module import replace_in
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.spark import launcher, slots
+from sparkdl_runner.launch.driver.spark.task_shape import TaskShape
 from sparkdl_runner.launch.driver.stop_request import StopRequest
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
 
@@ -29,7 +30,7 @@ def gang_of():
         context = SimpleNamespace(
             master=master, _conf={}, _jsc=SimpleNamespace(sc=lambda: scala_context)
         )
-        gangs.append(launcher.SparkGang(context, None, ATTEMPT, num_proc, ()))
+        gangs.append(launcher.SparkGang(context, TaskShape(), ATTEMPT, num_proc, ()))
         return gangs[-1]
 
     yield make
@@ -40,13 +41,13 @@ def gang_of():
 def test_slots_are_counted_now_and_then_while_nobody_has_started(monkeypatch, gang_of):
     counted = []
 
-    def count(context, profile):
-        counted.append(profile)
+    def count(context, shape):
+        counted.append(shape)
         return 2
 
     clock = [100.0]
     replace_in(monkeypatch, slots, "time", monotonic=lambda: clock[0])
-    monkeypatch.setattr(slots, "count_slots", count)
+    monkeypatch.setattr(slots, "count_places", count)
     enough, too_few = gang_of(2), gang_of(3)
     assert enough.lost_slots(0, 0.0) is None
     assert too_few.lost_slots(0, 0.0) is None
@@ -69,7 +70,7 @@ class LosesSlots:
 
     failures = ()
 
-    def __init__(self, context, profile, attempt, num_proc, reports, *, is_barrier):
+    def __init__(self, context, shape, attempt, num_proc, reports, *, is_barrier):
         assert is_barrier
         self.num_proc = num_proc
         self.assembly = SimpleNamespace(given_back=None)
@@ -95,7 +96,7 @@ def launcher_of_two(monkeypatch):
     monkeypatch.setattr(launcher, "require_spark_context", lambda: context)
     for name in ("checks", "decommission", "Growth", "LostHosts", "refuse_too_large_function"):
         monkeypatch.setattr(launcher, name, MagicMock())
-    monkeypatch.setattr(launcher, "rank_profile", lambda context: None)
+    monkeypatch.setattr(launcher, "task_shape", lambda *_: TaskShape())
     monkeypatch.setattr(launcher, "wait_for_slots", lambda *_, **__: next(slots_left))
     monkeypatch.setattr(launcher, "SparkGang", LosesSlots)
     launcher.Growth.return_value.take_target.return_value = 0

@@ -23,7 +23,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *counts: int) -> None:
         self.now, self.looks, self._counts = 100.0, 0, list(counts)
         self.end = ""
-        monkeypatch.setattr(slots, "count_slots", self._count)
+        monkeypatch.setattr(slots, "count_places", self._count)
         monkeypatch.setattr(slots, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(slots, "is_single_host", lambda context: context is LOCAL)
         monkeypatch.setattr(slots, "end_of", lambda context: self.end)

@@ -36,7 +36,7 @@ def start(monkeypatch):
             return set(state.unheard)
 
         watch = SimpleNamespace(num_proc=num_proc, unheard=unheard)
-        state.notices = StartNotices(None, "tag", watch, DRIVER)
+        state.notices = StartNotices(None, "tag", watch, DRIVER, set)
 
     state.begin = begin
     yield state

@@ -75,9 +75,11 @@ def test_gpus_of_a_cluster_are_those_of_its_settings(settings):
     assert config_of(TorchDistributor(2, False, True)).environment is None
     settings[TASKS] = "1"
     TorchDistributor(2, False, True)
+    assert TorchDistributor(8, False, True).num_tasks == 8
     settings[TASKS] = "4"
-    with pytest.raises(LaunchError, match=f"{TASKS} is 4, but each task runs one rank"):
-        TorchDistributor(8, False, True)
+    assert TorchDistributor(8, False, True).num_tasks == 2
+    assert TorchDistributor(8, False, False).num_tasks == 8
+    assert config_of(TorchDistributor(8, False, False)).ranks_per_task == 1
 
 
 def test_ranks_on_spark_see_no_gpu_that_was_not_asked_for(settings):

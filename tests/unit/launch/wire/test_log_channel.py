@@ -102,7 +102,9 @@ def watch_of(num_proc=2):
     )
 
 
-def server_of(recorder, *, num_proc=2, listener=None, start_timeout_seconds=120.0):
+def server_of(
+    recorder, *, num_proc=2, listener=None, start_timeout_seconds=120.0, ranks_per_task=1
+):
     """Not started."""
     config = RunConfig(start_timeout_seconds=start_timeout_seconds)
     server = LogServer(
@@ -111,6 +113,7 @@ def server_of(recorder, *, num_proc=2, listener=None, start_timeout_seconds=120.
         num_proc=num_proc,
         receiver=recorder,
         attempt=AttemptSpec(backend="torch", function=b"", config=config, run="run"),
+        ranks_per_task=ranks_per_task,
     )
     server.watch = watch_of(num_proc)
     return server
@@ -788,6 +791,34 @@ def test_a_task_that_is_started_again_before_its_rank_has_begun_gets_the_rank(se
     assert others.get(timeout=PATIENCE_SECONDS).world.rank == 1
     for client in (again, other):
         client.close()
+
+
+def test_the_ranks_of_a_task_that_is_started_again_begin_in_one_of_its_starts(
+    recorder, monkeypatch
+):
+    """Spark ends the other start when one has succeeded, whichever of its ranks still run."""
+    three = [*PEERS, replace(PEERS[1], partition=2)]
+    monkeypatch.setitem(globals(), "PEERS", three)
+    monkeypatch.setitem(globals(), "WORLDS", assign_ranks(three, backend="torch"))
+    server = server_of(recorder, num_proc=3, ranks_per_task=2)
+    server.start()
+    first = [copy_of(server, rank, 0) for rank in range(2)]
+    assert all(client.is_connected for client, _ in first)
+    again = copy_of(server, 0, 1)
+    assert again[0].is_connected
+    other = copy_of(server, 2, 0)  # Now there are three, but not those of one start.
+    assert other[0].is_connected
+    assert not server._assignments
+    last = copy_of(server, 1, 1)
+    for rank, (_, heard) in enumerate([again, last, other]):
+        assert heard.get(timeout=PATIENCE_SECONDS).world.rank == rank
+    for _, heard in first:
+        assert heard.get(timeout=PATIENCE_SECONDS) == Superfluous()
+    server.stop_ranks()
+    for client, heard in (*first, again, last, other):
+        assert heard.get(timeout=PATIENCE_SECONDS) == Stop()
+        client.close()
+    server.close()
 
 
 def test_a_copy_of_a_task_whose_rank_runs_waits_until_the_ranks_end(server, capsys):
