@@ -115,6 +115,15 @@ def test_an_error_in_a_rank_is_raised_with_rank_host_and_traceback(way):
     assert wait_until_gone("4711"), "what a rank has started ends with it"
 
 
+@LIGHT
+def test_a_task_has_several_ranks_where_that_is_said(way):
+    ranks = light(6, ranks_per_task=2).gather(lambda: (current_world().rank, os.getppid()))
+    assert [rank for rank, _ in ranks] == list(range(6))
+    agents = [agent for _, agent in ranks]
+    assert agents[::2] == agents[1::2]
+    assert len(set(agents)) == 3
+
+
 def be_killed():
     if current_world().rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
