@@ -48,8 +48,8 @@ def rank_profile(context: SparkContext, ranks: int = 1) -> ResourceProfile | Non
     if obstacle is not None:
         raise LaunchError(
             f"Executors have {per_executor} "
-            f"GPU(s) each ({EXECUTOR_GPUS}), and a task gets {per_task:g} of "
-            f"one ({TASK_GPUS}), so ranks would share GPUs or get none. "
+            f"GPU(s) each (spark.executor.resource.gpu.amount), and a task gets {per_task:g} of "
+            "one (spark.task.resource.gpu.amount), so ranks would share GPUs or get none. "
             f"Stage-level scheduling could give each rank its own, but {obstacle}. Set "
             f"{TASK_GPUS} to 1."
         )
