@@ -58,13 +58,13 @@ def main() -> None:
         tell(session={"error": f"{type(error).__name__}: {error}"[-4000:]})
         return
     tell(session=session)
-    if session["is_dynamic"]:
-        tell(stage={"skipped": "dynamic allocation is on, and they come with a run"})
-    elif not session["slots"]:
+    if session["is_dynamic"] and "slots" in session["refusals"]:
+        tell(stage={"skipped": "so many tasks never have slots"})
+    elif not session["is_dynamic"] and not session["slots"]:
         tell(stage={"skipped": "there is no slot to run it in"})
     else:
         try:
-            tell(stage={"hosts": _look_around(context, question, request["host"], session)})
+            tell(stage=_look_around(context, question, request["host"], session))
         except BaseException as error:
             tell(stage=_explain(error, context))
     # The parent ends this process when it has the answers, or gave up waiting for them.
@@ -185,10 +185,11 @@ def _settled(count: Callable[[], int], seconds: float) -> int:
 
 def _look_around(
     context: SparkContext, question: Question, request: dict[str, Any], session: dict[str, Any]
-) -> list[dict[str, Any]]:
+) -> dict[str, Any]:
     from pyspark import cloudpickle
 
     from sparkdl_runner.doctor import stage
+    from sparkdl_runner.doctor.meeting import Meeting
     from sparkdl_runner.launch.driver.spark import job
     from sparkdl_runner.launch.driver.spark.context import listen_on_driver
 
@@ -199,6 +200,9 @@ def _look_around(
     server = stage.ProbeServer(listener, token)
     if session["single_host"]:
         job.let_the_jvm_exit(context)
+    is_dynamic = session["is_dynamic"]
+    tasks = min(question.num_proc if is_dynamic else session["slots"], MOST_TASKS)
+    meeting = Meeting(listen_on_driver(context)[0], token, tasks) if is_dynamic else None
     task = stage.HostTask(
         token=token,
         driver=(host, server.port),
@@ -206,16 +210,21 @@ def _look_around(
         driver_prefix=sys.prefix,
         script=scripts.text_of("host"),
         request=request_of_executors(request, question),
+        meeting_port=meeting.port if meeting else None,
     )
-    tasks = min(session["slots"], MOST_TASKS)
     ranks = context.parallelize(range(tasks), tasks)
     profile = _profile(context)
     if profile is not None:
         ranks = ranks.withResources(profile)
     try:
-        return [json.loads(answer) for answer in ranks.barrier().mapPartitions(task).collect()]
+        if meeting is not None:
+            return meeting.answers(ranks.mapPartitions(task).collect, context.cancelAllJobs)
+        answers = ranks.barrier().mapPartitions(task).collect()
+        return {"hosts": [json.loads(answer) for answer in answers]}
     finally:
         server.close()
+        if meeting is not None:
+            meeting.close()
 
 
 def request_of_executors(request: dict[str, Any], question: Question) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from sparkdl_runner.launch.config import RunConfig
 DYNAMIC = "spark.dynamicAllocation.enabled"
 MOST_EXECUTORS = "spark.dynamicAllocation.maxExecutors"
 EXECUTOR_CORES, TASK_CPUS = "spark.executor.cores", "spark.task.cpus"
+EXECUTOR_GPUS, TASK_GPUS = "spark.executor.resource.gpu.amount", "spark.task.resource.gpu.amount"
 # Of YARN and Kubernetes. A standalone master's executors have all cores of their worker.
 DEFAULT_CORES = "1"
 
@@ -63,11 +64,16 @@ def _check_most(settings: Settings, needed: int) -> None:
     if not most.isdigit() or not cores:
         return
     cpus = float(settings(TASK_CPUS) or 1)
-    slots = int(most) * int(int(cores) // cpus)
+    each = int(int(cores) // cpus)
+    why = f"{cores} cores ({EXECUTOR_CORES}), of which a task takes {cpus:g} ({TASK_CPUS})"
+    if gpus := int(settings(EXECUTOR_GPUS) or 0):  # Ranks do not share one, whatever tasks do.
+        by_gpus = int(gpus // max(1.0, float(settings(TASK_GPUS) or 1)))
+        if by_gpus < each:
+            each, why = by_gpus, f"{gpus} GPU(s) ({EXECUTOR_GPUS})"
+    slots = int(most) * each
     if slots < needed:
         raise LaunchError(
             f"{needed} ranks need {needed} task slots at once, and "
             f"spark.dynamicAllocation.maxExecutors={most} allows {slots}: {most} executors of "
-            f"{cores} cores ({EXECUTOR_CORES}), of which a task takes {cpus:g} "
-            f"({TASK_CPUS}). Raise {MOST_EXECUTORS}, or ask for fewer ranks."
+            f"{why}. Raise {MOST_EXECUTORS}, or ask for fewer ranks."
         )
