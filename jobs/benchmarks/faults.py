@@ -3,7 +3,8 @@
 Every fault is injected into a real run on ``local[2]`` (an executor's loss into one on
 ``local-cluster``). Reported for each: whether the error names the cause and the rank, the time from
 the fault to the error, and what was left behind: processes, listening ports, temporary files.
-The logs of failed ranks stay on purpose and do not count. ``--mixed 200`` adds so many
+The logs of failed ranks stay on purpose and do not count. ``--gang tasks`` starts ranks as ordinary
+tasks, on executors that come for them (dynamic allocation). ``--mixed 200`` adds so many
 faults, one to three at once, to ranks on two hosts; ``--only none`` leaves out all others.
 """
 
@@ -43,9 +44,17 @@ FAULTS = [
     Fault(name="kill at exit", how="kill", where="exit"),
     Fault(name="stopped rank (SIGSTOP)", how="stop", where="allreduce"),
     Fault(name="stuck rank (sleeps)", how="sleep", where="allreduce"),
+    Fault(name="killed agent", how="agent", where="allreduce"),
     Fault(name="cancelled job", how="cancel", where="allreduce"),
 ]
 CLUSTER = "local-cluster[2,1,1024]"
+# Executors come for each run, and go.
+GROWING = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.executorIdleTimeout": "2s",
+    "spark.executor.cores": "1",
+}
 EXECUTOR = Fault(name="executor killed", how="executor", where="allreduce")
 HOW = {
     "raise": ("WorkerFailedError", "injected"),
@@ -54,6 +63,7 @@ HOW = {
     "stop": ("WorkerHungError", "SIGSTOP"),
     "sleep": ("WorkerHungError", "no progress"),
     "executor": ("WorkerDiedError", "is lost: executor"),
+    "agent": ("WorkerDiedError", "the Python process of its Spark task was killed"),
     "cancel": ("RunCancelledError", "cancelled"),
 }
 """Per kind, the error that is expected, and words of its text."""
@@ -66,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--random", type=int, default=50, help="faults at random moments")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     parser.add_argument("--mixed", type=int, default=0, help="faults over several hosts, see there")
+    parser.add_argument("--gang", choices=["barrier", "tasks"], default="barrier", help="of ranks")
     parser.add_argument("--only", default="", help="faults whose name contains this")
 
 
@@ -73,21 +84,22 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Injects all faults, those that need executors in a process with a cluster of its own."""
     dice = random.Random(arguments.seed)
     on_a_cluster = CLUSTER in os.environ.get("PYSPARK_SUBMIT_ARGS", "")
-    faults = [EXECUTOR]
-    if not on_a_cluster:
-        each = arguments.random // len(arguments.backends)
-        faults = [*FAULTS, *_random_faults(dice, each)]
+    is_elsewhere = arguments.gang == "tasks" and not on_a_cluster
+    each = arguments.random // len(arguments.backends)
+    faults = [*FAULTS, *_random_faults(dice, each), *([EXECUTOR] if on_a_cluster else [])]
     plan = [
         (backend, fault)
         for backend in arguments.backends
         for fault in faults
-        if arguments.only in fault.name
+        if arguments.only in fault.name and not is_elsewhere
     ]
     results = _run_all(plan) if plan else []
     if arguments.mixed:
         results += mixed_faults.run(arguments.mixed, arguments.seed, arguments.backends)
-    if not on_a_cluster and arguments.only in EXECUTOR.name:
-        results += _on_a_cluster(arguments)
+    if is_elsewhere:
+        results += _on_a_cluster(arguments, arguments.only, GROWING)
+    elif not on_a_cluster and arguments.only in EXECUTOR.name:
+        results += _on_a_cluster(arguments, EXECUTOR.name, {})
     return {"summary": _summary(results), "results": results}
 
 
@@ -121,21 +133,25 @@ def is_good(report: Mapping[str, Any]) -> bool:
     return all(one["is_correct"] and not one["left"] for one in report["results"])
 
 
-def _on_a_cluster(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def _on_a_cluster(
+    arguments: argparse.Namespace, only: str, settings: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """Runs what needs executors of their own, in a process of its own: it has another JVM."""
     import pyspark
 
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "faults.json"
         command = [sys.executable, str(JOBS / "benchmark.py"), "faults"]
-        command += ["--only", EXECUTOR.name, "--output", str(output)]
+        command += ["--only", only, "--output", str(output), "--gang", arguments.gang]
+        command += ["--random", str(arguments.random), "--seed", str(arguments.seed)]
+        conf = " ".join(f"--conf {name}={value}" for name, value in settings.items())
         subprocess.run(
             [*command, "--backends", *arguments.backends],
             env={
                 **os.environ,
                 "PYSPARK_PYTHON": sys.executable,
                 "PYSPARK_SUBMIT_ARGS": f"--master {CLUSTER} --conf spark.ui.enabled=false "
-                "--conf spark.executor.memory=1g pyspark-shell",
+                f"--conf spark.executor.memory=1g {conf} pyspark-shell",
                 "SPARK_HOME": str(Path(pyspark.__file__).parent),
             },
             stdout=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ class Fault:
 
     name: str
     how: str
-    """``kill``, ``raise``, ``exit``, ``stop``, ``sleep``, ``executor``, ``cancel``."""
+    """``kill``, ``raise``, ``exit``, ``stop``, ``sleep``, ``agent``, ``executor``, ``cancel``."""
     where: str
     """``start``, ``rendezvous``, ``allreduce``, ``data``, ``exit``, or ``random``."""
     delay_seconds: float = 0.0
@@ -57,6 +57,8 @@ def work_of_a_rank() -> Callable[..., int]:
                 time.sleep(3600)
             if fault.how in ("kill", "stop"):
                 os.kill(os.getpid(), signal.SIGKILL if fault.how == "kill" else signal.SIGSTOP)
+            if fault.how == "agent":
+                os.kill(os.getppid(), signal.SIGKILL)
             if fault.how == "executor":
                 import psutil
 
@@ -89,7 +91,7 @@ def work_of_a_rank() -> Callable[..., int]:
             dist.init_process_group("gloo")
             reduce = lambda: dist.all_reduce(torch.ones(1000))  # noqa: E731
         seconds = 0.2 if fault is None else loop_seconds + 1 if fault.where == "random" else 1
-        if fault is not None and fault.how in ("stop", "sleep", "cancel", "executor"):
+        if fault is not None and fault.how in ("stop", "sleep", "cancel", "executor", "agent"):
             seconds = 60
         if fault is not None and fault.where == "data":
             transform = strike if mine else None

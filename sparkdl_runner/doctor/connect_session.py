@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from sparkdl_runner.doctor import scripts, stage
+from sparkdl_runner.doctor.meeting import Meeting
 from sparkdl_runner.doctor.question import Question
 from sparkdl_runner.errors import LaunchError, RunnerError
 from sparkdl_runner.launch.backends import get_backend
@@ -49,12 +50,13 @@ def look_through_connect(
         launcher.wait_for_slots(config, stop)
     except LaunchError as error:
         refusals["slots"] = str(error)
-    slots = slots_of(session) or question.num_proc
+    num_tasks = question.num_proc // launcher.ranks_per_task
+    slots = slots_of(session) or num_tasks
     is_dynamic, single_host = allocation.is_dynamic(asked), launcher.is_single_host
     tell(
         session={
             "master": f"{asked('spark.master')} through Spark Connect",
-            "num_proc": question.num_proc,
+            "num_tasks": num_tasks,
             "version": session.version,
             "java": "",
             "single_host": single_host,
@@ -66,26 +68,32 @@ def look_through_connect(
             "slots": slots,
         }
     )
-    if is_dynamic:
-        tell(stage={"skipped": "dynamic allocation is on, and they come with a run"})
-    elif launcher.address is None:
+    if launcher.address is None:
         tell(stage={"skipped": "they do not reach this client, which hears of ranks by a relay"})
     else:
         try:
             with in_a_sentence(session):
-                answers = _answers(session, launcher.address, slots, request, single_host)
+                tasks = num_tasks if is_dynamic else slots
+                host = launcher.address
+                answers = _answers(session, host, tasks, request, single_host, is_dynamic)
         except RunnerError as error:
             tell(stage={"error": str(error)})
         else:
-            tell(stage={"hosts": answers})
+            tell(stage=answers)
 
 
 def _answers(
-    session: Any, address: str, slots: int, request: dict[str, Any], single_host: bool
-) -> list[dict[str, Any]]:
+    session: Any,
+    address: str,
+    tasks: int,
+    request: dict[str, Any],
+    single_host: bool,
+    is_dynamic: bool,
+) -> dict[str, Any]:
     send_by_value(stage)  # Executors may lack this package, and then say so.
     token = secrets.token_bytes(stage.TOKEN_BYTES)
     server = stage.ProbeServer(network.listen(address), token)
+    meeting = Meeting(network.listen(address), token, tasks) if is_dynamic else None
     task = stage.HostTask(
         token=token,
         driver=(address, server.port),
@@ -93,10 +101,19 @@ def _answers(
         driver_prefix=sys.prefix,
         script=scripts.text_of("host"),
         request=request,
+        meeting_port=meeting.port if meeting else None,
     )
-    rows = session.range(0, slots, 1, slots)
+    rows = session.range(0, tasks, 1, tasks)
+
+    def told() -> list[str]:
+        mapped = rows.mapInArrow(stage.HostRows(task), "answer string", barrier=not is_dynamic)
+        return [row.answer for row in mapped.collect()]
+
     try:
-        told = rows.mapInArrow(stage.HostRows(task), "answer string", barrier=True).collect()
-        return [json.loads(row.answer) for row in told]
+        if meeting is not None:
+            return meeting.answers(told, session.interruptAll)
+        return {"hosts": [json.loads(answer) for answer in told()]}
     finally:
         server.close()
+        if meeting is not None:
+            meeting.close()

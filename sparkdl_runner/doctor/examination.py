@@ -33,6 +33,7 @@ from sparkdl_runner.doctor.findings.checks import (
 )
 from sparkdl_runner.doctor.findings.finding import PROBLEM, Finding, merged
 from sparkdl_runner.doctor.installation import INSTALLATION, find_installation
+from sparkdl_runner.doctor.meeting import WAIT_SECONDS
 from sparkdl_runner.doctor.question import Question, is_for_a_cluster, unpack_seconds
 from sparkdl_runner.doctor.report import Report
 from sparkdl_runner.launch.config import RunConfig
@@ -142,9 +143,11 @@ def answers_of_session(child: Child, settings: Mapping[str, str]) -> dict[str, A
     session: dict[str, Any] = answer.get("session", answer)
     if "error" in session:
         return {**session, "output": child.output()}
-    answer = child.answer(time.monotonic() + STAGE_SECONDS)
+    waits = WAIT_SECONDS if session["is_dynamic"] else 0.0
+    answer = child.answer(time.monotonic() + STAGE_SECONDS + waits)
     if "error" in answer:
-        answer["error"] += f", for a barrier stage of {session['slots']} tasks"
+        tasks = session["num_tasks"] if session["is_dynamic"] else session["slots"]
+        answer["error"] += f", for a stage of {tasks} tasks"
     return {**session, "stage": answer.get("stage", answer)}
 
 

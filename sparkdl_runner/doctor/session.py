@@ -58,13 +58,13 @@ def main() -> None:
         tell(session={"error": f"{type(error).__name__}: {error}"[-4000:]})
         return
     tell(session=session)
-    if session["is_dynamic"]:
-        tell(stage={"skipped": "dynamic allocation is on, and they come with a run"})
-    elif not session["slots"]:
+    if session["is_dynamic"] and "slots" in session["refusals"]:
+        tell(stage={"skipped": "so many tasks never have slots"})
+    elif not session["is_dynamic"] and not session["slots"]:
         tell(stage={"skipped": "there is no slot to run it in"})
     else:
         try:
-            tell(stage={"hosts": _look_around(context, question, request["host"], session)})
+            tell(stage=_look_around(context, question, request["host"], session))
         except BaseException as error:
             tell(stage=_explain(error, context))
     # The parent ends this process when it has the answers, or gave up waiting for them.
@@ -127,7 +127,7 @@ def _describe(context: SparkContext, question: Question) -> dict[str, Any]:
     config = RunConfig(slot_wait_seconds=RunConfig().slot_wait_seconds + longer)
     checked = checks.refusals(context, get_backend(question.backends[0]), config)
     refusals = {name: str(error) for name, error in checked if error is not None}
-    settings = settings_of(context).get
+    settings, each = settings_of(context).get, 1
     try:
         shape = task_shape(context, config, question.num_proc)
         each = shape.ranks
@@ -140,7 +140,7 @@ def _describe(context: SparkContext, question: Question) -> dict[str, Any]:
     single_host = is_single_host(context)
     return {
         "master": context.master,
-        "num_proc": question.num_proc,
+        "num_tasks": question.num_proc // each,
         "version": context.version,
         "java": str(context._jvm.System.getProperty("java.version")),  # type: ignore[union-attr]
         "single_host": single_host,
@@ -189,10 +189,11 @@ def _settled(count: Callable[[], int], seconds: float) -> int:
 
 def _look_around(
     context: SparkContext, question: Question, request: dict[str, Any], session: dict[str, Any]
-) -> list[dict[str, Any]]:
+) -> dict[str, Any]:
     from pyspark import cloudpickle
 
     from sparkdl_runner.doctor import stage
+    from sparkdl_runner.doctor.meeting import Meeting
     from sparkdl_runner.launch.driver.spark import job
     from sparkdl_runner.launch.driver.spark.context import listen_on_driver
 
@@ -203,6 +204,9 @@ def _look_around(
     server = stage.ProbeServer(listener, token)
     if session["single_host"]:
         job.let_the_jvm_exit(context)
+    is_dynamic = session["is_dynamic"]
+    tasks = min(session["num_tasks"] if is_dynamic else session["slots"], MOST_TASKS)
+    meeting = Meeting(listen_on_driver(context)[0], token, tasks) if is_dynamic else None
     task = stage.HostTask(
         token=token,
         driver=(host, server.port),
@@ -210,16 +214,21 @@ def _look_around(
         driver_prefix=sys.prefix,
         script=scripts.text_of("host"),
         request=request_of_executors(request, question),
+        meeting_port=meeting.port if meeting else None,
     )
-    tasks = min(session["slots"], MOST_TASKS)
     ranks = context.parallelize(range(tasks), tasks)
     profile = _profile(context)
     if profile is not None:
         ranks = ranks.withResources(profile)
     try:
-        return [json.loads(answer) for answer in ranks.barrier().mapPartitions(task).collect()]
+        if meeting is not None:
+            return meeting.answers(ranks.mapPartitions(task).collect, context.cancelAllJobs)
+        answers = ranks.barrier().mapPartitions(task).collect()
+        return {"hosts": [json.loads(answer) for answer in answers]}
     finally:
         server.close()
+        if meeting is not None:
+            meeting.close()
 
 
 def request_of_executors(request: dict[str, Any], question: Question) -> dict[str, Any]:

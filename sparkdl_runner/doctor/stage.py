@@ -1,4 +1,4 @@
-"""The doctor's barrier tasks: each describes its host and tries to reach the others.
+"""The doctor's tasks: each describes its host and tries to reach the others.
 
 The functions travel to executors by value, since nothing of this package may be there; they need
 the standard library and pyspark alone, and use what of this package they find.
@@ -104,6 +104,24 @@ def probe(address: str, port: int, token: bytes) -> dict[str, Any]:
         return {"error": "something else answers there"}
 
 
+def meet(address: str, port: int, token: bytes, own: str) -> list[str] | None:
+    """Tells a ``Meeting`` of this task, and waits for the others.
+
+    Returns:
+        What each has told; this one's alone where the driver is not reached, and None where the
+        others have met already.
+    """
+    try:
+        with socket.create_connection((address, port), timeout=CONNECT_SECONDS) as server:
+            server.settimeout(None)  # It answers, or its process ends.
+            server.sendall(token + own.encode() + b"\n")
+            with server.makefile() as lines:
+                told: list[str] | None = json.loads(lines.readline())
+                return told
+    except (OSError, ValueError):
+        return [own]
+
+
 @dataclass(frozen=True, kw_only=True)
 class HostTask:
     """The arguments of a host's task, which Spark carries to every executor."""
@@ -115,18 +133,32 @@ class HostTask:
     """The prefix of the driver's Python: the same one on the same host needs no second look."""
     script: str
     request: dict[str, Any]
+    meeting_port: int | None = None
+    """The driver's port where tasks meet that are no barrier stage."""
 
     def __call__(self, _rows: Iterable[Any]) -> Iterator[str]:
-        """Runs as one barrier task; yields JSON, for one task of each executor."""
-        from pyspark import BarrierTaskContext
+        """Runs as one task; yields JSON, in a barrier stage for one task of each executor."""
+        from pyspark import TaskContext
 
-        context = BarrierTaskContext.get()
-        places = [info.address for info in context.getTaskInfos()]
-        place = places[context.partitionId()]
-        is_first = places.index(place) == context.partitionId()
+        context: Any = TaskContext.get()
+        if self.meeting_port is None:
+            places = [info.address for info in context.getTaskInfos()]
+            place = places[context.partitionId()]
+            is_first = places.index(place) == context.partitionId()
+        else:  # The parent is Spark's daemon, of which each executor has one.
+            place, is_first = f"{_address_towards(*self.driver)}:{os.getppid()}", True
         answer = _answer(self, context, place, is_first=is_first)
-        if is_first:
+        if answer:
             yield json.dumps(answer)
+
+    def gather(self, context: Any, own: str) -> list[str] | None:
+        """What all tasks tell of themselves; None where this one has come too late."""
+        if self.single_host:  # Spark's barrier polls once a second, and is not needed there.
+            return []
+        if self.meeting_port is None:
+            told: list[str] = context.allGather(own)
+            return told
+        return meet(self.driver[0], self.meeting_port, self.token, own)
 
 
 @dataclass(frozen=True)
@@ -171,9 +203,14 @@ def _answer(task: HostTask, context: Any, place: str, *, is_first: bool) -> dict
         "port": server.port if server is not None else None,
         "gpus": list(resources.addresses) if resources is not None else [],
     }
-    # Spark's barrier polls once a second; with a single host it is not needed.
-    messages = [] if task.single_host else context.allGather(json.dumps(own))
-    if not is_first:
+    messages = task.gather(context, json.dumps(own))
+    if messages is None:
+        if server is not None:
+            server.close()
+        if description is not None:
+            os.killpg(description.pid, signal.SIGKILL)
+            description.communicate()
+    if messages is None or not is_first:
         return {}
     tasks = [json.loads(message) for message in messages]
     answer["gpus_given"] = [gpu for t in tasks if t["place"] == place for gpu in t["gpus"]]
@@ -253,6 +290,17 @@ def _described(script: subprocess.Popen[str], task: HostTask) -> dict[str, Any]:
         return {"error": "looking at this host took too long"}
     except ValueError:
         return {"error": (errors.strip().splitlines() or ["it wrote nothing"])[-1][:300]}
+
+
+def _address_towards(host: str, port: int) -> str:
+    """The address by which this host would reach another; no packet is sent."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probing:
+            probing.connect(address)
+            return str(probing.getsockname()[0])
+    except OSError:
+        return socket.gethostname()
 
 
 def _own_address(single_host: bool, advertised: str) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def allocation(session: dict[str, Any]) -> Finding:
 @SESSION("spark.slots", expected="a slot for each rank")
 def slots(session: dict[str, Any]) -> Finding:
     """Whether enough tasks can run at once."""
-    fine = f"{session['slots']} task slots on {session['master']}, {session['num_proc']} needed"
+    fine = f"{session['slots']} task slots on {session['master']}, {session['num_tasks']} needed"
     if session["is_dynamic"]:
         fine += ", for which executors come with a run"
     finding = _launchers(session, "slots", fine=fine)
@@ -116,26 +116,31 @@ def executors_python(session: dict[str, Any]) -> Finding | None:
 
 @SESSION("spark.executors", expected="every executor answers")
 def executors(session: dict[str, Any]) -> Finding | None:
-    """Whether executors ran a barrier stage at all."""
+    """Whether executors ran a stage at all."""
     stage = session["stage"]
     if "skipped" in stage:
         return not_checked(
             f"executors were not looked at: {stage['skipped']}.",
-            advice="Run this again with --conf spark.dynamicAllocation.enabled=false and "
-            "spark.executor.instances, which looks at as many executors."
-            if session["is_dynamic"]
-            else "Correct that, and run this again.",
+            advice="Correct that, and run this again.",
         )
+    kind = "stage" if session["is_dynamic"] else "barrier stage"
     if "error" in stage:
         return problem(
-            f"A barrier stage failed: {stage['error']}",
+            f"A {kind} failed: {stage['error']}",
             advice="Look at the executors' logs, on the cluster's own page; a lost executor is "
             "most often one that ran out of memory.",
         )
     if "python_error" in stage:
         return None
     hosts = len({answer["host"] for answer in stage["hosts"]})
-    return ok(f"{len(stage['hosts'])} on {hosts} host(s) ran a barrier stage")
+    ran = f"{len(stage['hosts'])} on {hosts} host(s) ran a {kind}"
+    if session["is_dynamic"] and stage["tasks"] < session["num_tasks"]:
+        return warning(
+            f"{ran}, of which {stage['tasks']} of {session['num_tasks']} tasks had a slot in time.",
+            advice="A run waits for longer, and tries again (RunConfig.start_timeout_seconds, "
+            "slot_wait_seconds). Look at the cluster's own page for free cores, memory and GPUs.",
+        )
+    return ok(ran)
 
 
 def _launchers(session: dict[str, Any], name: str, *, fine: str = "") -> Finding:

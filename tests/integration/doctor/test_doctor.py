@@ -11,6 +11,7 @@ import venv
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyspark
 import pytest
 from broken_python import SITE, Doctor, like_this_one, record, run_doctor
 
@@ -276,6 +277,23 @@ def test_executors_start_a_python_that_is_not_there_and_a_server_that_refuses_us
 
 
 @pytest.mark.one_lane
+@pytest.mark.one_lane
+def test_executors_that_come_for_tasks_are_looked_at_and_meet_by_way_of_the_driver():
+    settings = {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.executor.cores": "1",
+        "spark.executor.memory": "512m",
+    }
+    given = [word for pair in settings.items() for word in ("--conf", "=".join(pair))]
+    asked = ("--master", "local-cluster[2,1,1024]", "--backend", "torch", *given)
+    found = run_doctor(*asked, SPARK_HOME=str(Path(pyspark.__file__).parent))
+    assert found.finding("spark.slots")["found"].endswith("for which executors come with a run")
+    assert found.finding("spark.executors")["found"] == "2 on 1 host(s) ran a stage"
+    # Each has asked the other by the address that the driver told it.
+    assert found.finding("network.executors")["status"] == "ok"
+
+
 def test_the_report_for_a_person_is_aligned_and_ends_with_what_to_do():
     command = [sys.executable, "-m", "sparkdl_runner.doctor", "--backend", "torch"]
     asked = ["--conf", "spark.api.mode=connect"]

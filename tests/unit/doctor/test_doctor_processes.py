@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from types import SimpleNamespace
 
 import psutil
@@ -18,8 +20,12 @@ import pytest
 from one_module import replace_in
 from processes import still_running
 from sparkdl_runner.doctor import child as child_process
-from sparkdl_runner.doctor import examination, scripts, stage
+from sparkdl_runner.doctor import examination, meeting, scripts, stage
 from sparkdl_runner.doctor.child import Child
+from sparkdl_runner.doctor.meeting import Meeting
+from sparkdl_runner.errors import LaunchError
+
+TOKEN = b"t" * stage.TOKEN_BYTES
 
 
 def child(code: str, request: object = None) -> Child:
@@ -286,3 +292,42 @@ def test_a_server_that_a_host_does_not_reach():
         shut.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{shut.getsockname()[1]}/health"
         assert "Connection refused" in describe(servers=[url])["servers"][url]
+
+
+# ---- tasks that meet by way of the driver --------------------------------------------------------
+
+
+@pytest.fixture
+def two_expected(monkeypatch):
+    monkeypatch.setattr(meeting, "WAIT_SECONDS", 600.0)
+    two = Meeting(socket.create_server(("127.0.0.1", 0)), TOKEN, 2)
+    yield two
+    two.close()
+
+
+def test_tasks_wait_for_one_another_and_who_comes_later_is_told_so(two_expected):
+    assert stage.meet("127.0.0.1", two_expected.port, b"x" * stage.TOKEN_BYTES, "?") == ["?"]
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(stage.meet, "127.0.0.1", two_expected.port, TOKEN, "a")
+        second = pool.submit(stage.meet, "127.0.0.1", two_expected.port, TOKEN, "b")
+        assert sorted(first.result()) == sorted(second.result()) == ["a", "b"]
+    assert stage.meet("127.0.0.1", two_expected.port, TOKEN, "c") is None
+    told = two_expected.answers(lambda: ['{"place": 1}', '{"place": 1}'], pytest.fail)
+    assert told == {"hosts": [{"place": 1}], "tasks": 2}
+
+
+def test_who_comes_in_time_does_not_wait_for_ever_and_a_stage_of_nobody_is_cancelled(monkeypatch):
+    monkeypatch.setattr(meeting, "WAIT_SECONDS", 0.3)
+    alone = Meeting(socket.create_server(("127.0.0.1", 0)), TOKEN, 2)
+    cancelled = threading.Event()
+
+    def collect():
+        assert cancelled.wait(600)
+        raise ValueError("cancelled")
+
+    with closing(alone), pytest.raises(LaunchError, match=r"no executor has come within 0\.3 s"):
+        alone.answers(collect, cancelled.set)
+    monkeypatch.setattr(meeting, "WAIT_SECONDS", 3.0)
+    alone = Meeting(socket.create_server(("127.0.0.1", 0)), TOKEN, 2)
+    with closing(alone):
+        assert stage.meet("127.0.0.1", alone.port, TOKEN, "a") in (["a"], None)

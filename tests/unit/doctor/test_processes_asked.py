@@ -34,19 +34,19 @@ class Answering:
         return ["first", "second", "third"]
 
 
-SESSION = {"slots": 4}
+SESSION = {"slots": 4, "is_dynamic": False}
 OUTPUT = ["first", "second", "third"]
 
 
 @pytest.mark.parametrize(
     ("answers", "facts"),
     [
-        ([{"session": SESSION}, {"stage": {"hosts": []}}], {"slots": 4, "stage": {"hosts": []}}),
+        ([{"session": SESSION}, {"stage": {"hosts": []}}], {**SESSION, "stage": {"hosts": []}}),
         (["it died"], {"error": "it died", "output": OUTPUT}),
         ([{"session": {"error": "no Java"}}], {"error": "no Java", "output": OUTPUT}),
         (
             [{"session": SESSION}, "it hangs"],
-            {"slots": 4, "stage": {"error": "it hangs, for a barrier stage of 4 tasks"}},
+            {**SESSION, "stage": {"error": "it hangs, for a stage of 4 tasks"}},
         ),
     ],
 )

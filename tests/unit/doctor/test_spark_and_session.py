@@ -107,7 +107,7 @@ def started(**changes: Any) -> dict[str, Any]:
         "is_dynamic": False,
         "is_restarted": False,
         "slots": 4,
-        "num_proc": 2,
+        "num_tasks": 2,
         "stage": {"hosts": []},
         **changes,
     }
@@ -166,12 +166,16 @@ def test_encryption_on_one_host_is_no_matter():
     assert (found.status, found.found) == (OK, "spark.ssl.enabled is true; all is on this host")
 
 
-def test_dynamic_allocation_is_fine_and_its_executors_are_not_there_to_be_looked_at():
-    asked = started(is_dynamic=True, slots=0, stage={"skipped": "they come with a run"})
+def test_executors_that_come_for_tasks_are_looked_at_and_too_few_are_a_warning():
+    stage = {"hosts": [{"host": "a"}, {"host": "a"}], "tasks": 2}
+    asked = started(is_dynamic=True, slots=0, stage=stage)
     found = one(session.allocation(asked))
     assert (found.status, found.found[:24]) == (OK, "dynamic allocation is on")
     assert one(session.slots(asked)).found.endswith("for which executors come with a run")
-    assert "dynamicAllocation.enabled=false" in one(session.executors(asked)).advice
+    assert one(session.executors(asked)).found == "2 on 1 host(s) ran a stage"
+    too_few = one(session.executors(asked | {"num_tasks": 3}))
+    assert too_few.status == WARNING
+    assert "2 of 3 tasks had a slot in time" in too_few.found
 
 
 def test_why_a_session_did_not_start_is_told_with_what_to_do():
@@ -188,7 +192,7 @@ def test_why_a_session_did_not_start_is_told_with_what_to_do():
     [
         ({"python_error": "Executors cannot start x: no. Set PYSPARK_PYTHON."}, "python", PROBLEM),
         ({"error": "ExecutorLostFailure (executor 1 exited)"}, "executors", PROBLEM),
-        ({"skipped": "dynamic allocation is on"}, "executors", "not checked"),
+        ({"skipped": "there is no slot to run it in"}, "executors", "not checked"),
     ],
 )
 def test_why_executors_do_not_answer(stage, check, status):

@@ -71,7 +71,7 @@ class ConnectLauncher:
         self._surroundings = known(self._session, config, backend.imports, stop)
         _check_gpus(self._setting)
         checks.check_settings(self._setting, backend, config, single_host=self.is_single_host)
-        self._ranks_per_task = each = ranks_per_task(self._setting, config, num_proc)
+        self.ranks_per_task = each = ranks_per_task(self._setting, config, num_proc)
         self._is_barrier = allocation.chosen_gang(
             self._setting, config, num_proc, ranks_per_task=each
         )
@@ -106,7 +106,7 @@ class ConnectLauncher:
                 needed,
                 reports,
                 is_barrier=self._is_barrier,
-                ranks_per_task=self._ranks_per_task,
+                ranks_per_task=self.ranks_per_task,
             )
             with stop.told_to(gang.request_stop, gang.interrupt):
                 try:
@@ -128,7 +128,7 @@ class ConnectLauncher:
         """
         if self._is_dynamic:  # Executors come once tasks wait for them.
             return self._num_proc
-        least, each = config.min_num_proc, self._ranks_per_task
+        least, each = config.min_num_proc, self.ranks_per_task
         deadline = time.monotonic() + (0 if self.is_single_host else config.slot_wait_seconds)
         while True:
             if self._surroundings.slots is None:

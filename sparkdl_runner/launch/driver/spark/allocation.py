@@ -12,6 +12,7 @@ from sparkdl_runner.launch.config import RunConfig
 DYNAMIC = "spark.dynamicAllocation.enabled"
 MOST_EXECUTORS = "spark.dynamicAllocation.maxExecutors"
 EXECUTOR_CORES, TASK_CPUS = "spark.executor.cores", "spark.task.cpus"
+EXECUTOR_GPUS, TASK_GPUS = "spark.executor.resource.gpu.amount", "spark.task.resource.gpu.amount"
 # Of YARN and Kubernetes. A standalone master's executors have all cores of their worker.
 DEFAULT_CORES = "1"
 
@@ -21,8 +22,12 @@ Settings = Callable[[str], str | None]
 
 def is_dynamic(settings: Settings) -> bool:
     """Whether executors come and go; with a local master they do not, whatever is set."""
-    is_local = re.match(r"local(\[|$)", settings("spark.master") or "") is not None
-    return (settings(DYNAMIC) or "").lower() == "true" and not is_local
+    return (settings(DYNAMIC) or "").lower() == "true" and not is_local(settings)
+
+
+def is_local(settings: Settings) -> bool:
+    """Whether tasks run in the driver, where Spark schedules no GPUs either."""
+    return re.match(r"local(\[|$)", settings("spark.master") or "") is not None
 
 
 def is_barrier(settings: Settings, config: RunConfig) -> bool:
@@ -66,11 +71,16 @@ def _check_most(settings: Settings, num_proc: int, ranks_per_task: int) -> None:
         return
     cpus = float(settings(TASK_CPUS) or 1)
     needed = -(-num_proc // ranks_per_task)
-    slots = int(most) * int(int(cores) // cpus)
+    each = int(int(cores) // cpus)
+    why = f"{cores} cores ({EXECUTOR_CORES}), of which a task takes {cpus:g} ({TASK_CPUS})"
+    if gpus := int(settings(EXECUTOR_GPUS) or 0):  # Ranks do not share one, whatever tasks do.
+        by_gpus = int(gpus // max(ranks_per_task, float(settings(TASK_GPUS) or 1)))
+        if by_gpus < each:
+            each, why = by_gpus, f"{gpus} GPU(s) ({EXECUTOR_GPUS})"
+    slots = int(most) * each
     if slots < needed:
         raise LaunchError(
             f"{num_proc} ranks need {needed} task slots at once, and "
             f"spark.dynamicAllocation.maxExecutors={most} allows {slots}: {most} executors of "
-            f"{cores} cores ({EXECUTOR_CORES}), of which a task takes {cpus:g} "
-            f"({TASK_CPUS}). Raise {MOST_EXECUTORS}, or ask for fewer ranks."
+            f"{why}. Raise {MOST_EXECUTORS}, or ask for fewer ranks."
         )

@@ -66,6 +66,9 @@ class Assembly:
         if waited < limit:
             if now >= self._say_at:
                 self._say_at = now + SAY_SECONDS
+                if self._all_started():
+                    tell(f"all {self._num_proc} ranks have a slot, {there} of them have started.")
+                    return None
                 tell(
                     f"{there} of {self._num_proc} ranks {have}: waiting up to "
                     f"{limit - waited:.0f} s for the others, before slots are given back."

@@ -11,13 +11,19 @@ import re
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.errors import LaunchError
+from sparkdl_runner.launch.driver.spark.allocation import (
+    EXECUTOR_GPUS,
+    TASK_GPUS,
+    is_dynamic,
+)
 from sparkdl_runner.launch.driver.spark.context import settings_of
 
 if TYPE_CHECKING:
     from pyspark import RDD, RDDBarrier, SparkContext
     from pyspark.resource import ResourceProfile
 
-TASK_GPUS, EXECUTOR_GPUS = "spark.task.resource.gpu.amount", "spark.executor.resource.gpu.amount"
+# How an executor finds its GPUs, and where Kubernetes gets them.
+GPU_SOURCE = ("discoveryScript", "vendor")
 _WITH_STAGE_LEVEL = {"spark": (3, 4, 0), "yarn": (3, 5, 1), "k8s": (3, 5, 1)}
 """The first version of each kind of master that can do it without dynamic allocation."""
 
@@ -53,13 +59,22 @@ def rank_profile(context: SparkContext, ranks: int = 1) -> ResourceProfile | Non
             f"Stage-level scheduling could give each rank its own, but {obstacle}. Set "
             f"{TASK_GPUS} to 1."
         )
-    from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+    from pyspark.resource import (
+        ExecutorResourceRequests,
+        ResourceProfileBuilder,
+        TaskResourceRequests,
+    )
 
     # All versions limit an executor's tasks by cores, but not all by GPUs.
     cores = int(settings.get("spark.executor.cores") or 1)
     cpus = max(1, ranks * cores // per_executor)
     requests = TaskResourceRequests().cpus(cpus).resource("gpu", ranks)
-    profile: ResourceProfile = ResourceProfileBuilder().require(requests).build
+    builder = ResourceProfileBuilder().require(requests)
+    if is_dynamic(settings.get):  # Executors come for the stage alone, and are asked for with it.
+        gpu = [settings.get(f"spark.executor.resource.gpu.{name}") or "" for name in GPU_SOURCE]
+        executors = ExecutorResourceRequests().cores(cores).resource("gpu", per_executor, *gpu)
+        builder = builder.require(executors)
+    profile: ResourceProfile = builder.build
     return profile
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.config import RunConfig
-from sparkdl_runner.launch.driver.spark.allocation import Settings
+from sparkdl_runner.launch.driver.spark.allocation import TASK_GPUS, Settings, is_local
 from sparkdl_runner.launch.driver.spark.context import settings_of
-from sparkdl_runner.launch.driver.spark.gpu_scheduling import TASK_GPUS, rank_profile
+from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_profile
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -44,7 +43,7 @@ def task_shape(context: SparkContext, config: RunConfig, num_proc: int) -> TaskS
 
 def ranks_per_task(settings: Settings, config: RunConfig, num_proc: int) -> int:
     """How many ranks a task starts; see ``task_shape``."""
-    gpus = int(float(settings(TASK_GPUS) or 0)) if has_resources(settings) else 0
+    gpus = 0 if is_local(settings) else int(float(settings(TASK_GPUS) or 0))
     ranks, reason = config.ranks_per_task, "RunConfig.ranks_per_task"
     if ranks is None:
         ranks, reason = max(1, gpus), f"one for each of its GPUs, {TASK_GPUS}"
@@ -63,8 +62,3 @@ def ranks_per_task(settings: Settings, config: RunConfig, num_proc: int) -> int:
             "ranks, or set RunConfig.ranks_per_task to a number that divides them."
         )
     return ranks
-
-
-def has_resources(settings: Settings) -> bool:
-    """Whether Spark gives tasks GPUs at all: a local master does not, whatever is set."""
-    return re.match(r"local(\[|$)", settings("spark.master") or "") is None

@@ -49,6 +49,9 @@ def test_more_ranks_than_executors_may_come_are_refused_at_once():
     chosen_gang(limited.get, RunConfig(min_num_proc=6), 7)
     with pytest.raises(LaunchError, match=r"maxExecutors=3 allows 3: 3 executors of 1 cores"):
         chosen_gang((DYNAMIC | {MOST: "3"}).get, RunConfig(), 4)  # YARN's default
+    gpus = limited | {"spark.executor.resource.gpu.amount": "1"}
+    with pytest.raises(LaunchError, match=r"maxExecutors=3 allows 3: 3 executors of 1 GPU\(s\)"):
+        chosen_gang((gpus | {"spark.task.resource.gpu.amount": "0.25"}).get, RunConfig(), 4)
     standalone = DYNAMIC | {MOST: "3", "spark.master": "spark://host:7077"}
     chosen_gang(standalone.get, RunConfig(), 100)  # Nobody knows the cores of its workers.
     chosen_gang((DYNAMIC | {MOST: "2147483647"}).get, RunConfig(), 100)
@@ -88,8 +91,11 @@ def test_slots_that_no_rank_has_are_not_given_back_while_other_jobs_use_them(clo
     assert start.given_back == 0
 
 
-def test_tasks_that_all_run_hold_no_slot_in_vain(clock):
+def test_tasks_that_all_run_hold_no_slot_in_vain(clock, capsys):
     start = Assembly(RunConfig(), 4, all_started=lambda: True)
+    clock[0] += 5
+    assert start.shortage(1, 5.0) is None
+    assert "all 4 ranks have a slot, 1 of them have started." in capsys.readouterr().err
     assert start.shortage(3, 1000.0) is None
     clock[0] += 1000
     assert start.shortage(0, 0.0) is None
