@@ -185,7 +185,7 @@ class DcpWriter(StorageWriter):
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             sharded=True,
             parameters={},
-            optimizer_class=None,
+            optimizer_class="",  # DCP knows names and values.
             metrics={},
             loader=None,
             resumable={},
