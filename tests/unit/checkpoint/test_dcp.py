@@ -29,6 +29,7 @@ from torch.testing._internal.distributed import multi_threaded_pg
 from sparkdl_runner.checkpoint import Checkpoint, CheckpointManager
 from sparkdl_runner.checkpoint.dcp import DcpReader, DcpWriter, load_newest
 from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage
+from sparkdl_runner.checkpoint.directory.manifest import Name
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 WHOLE = torch.arange(70.0).reshape(10, 7)
@@ -299,6 +300,19 @@ def test_a_rank_that_cannot_write_is_told_on_all_and_nothing_is_committed(in_mem
     monkeypatch.undo()
     assert not [e for e in saved_by(2, in_memory, 2, same_writer) if isinstance(e, BaseException)]
     assert {answer[0] for answer in read_by((2,), in_memory)} == {2}
+
+
+def test_ranks_that_find_different_checkpoints_read_none(in_memory):
+    save_alone(1, in_memory, 1)
+    save_alone(2, in_memory, 2)
+
+    class Late(DcpReader):
+        def read_metadata(self, *args, **kwargs):
+            self._passed_over = {Name(step=2, attempt=1)} if dist.get_rank() else set()
+            return super().read_metadata(*args, **kwargs)
+
+    for error in as_ranks(2, lambda _: dcp.load({"a": 0}, storage_reader=Late(in_memory))):
+        assert "find step-1/attempt-0 and step-2/attempt-1 as the newest" in str(error)
 
 
 def test_a_planner_that_remembers_its_plan_is_for_one_writer(in_memory):
