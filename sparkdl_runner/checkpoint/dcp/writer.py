@@ -156,7 +156,7 @@ class DcpWriter(StorageWriter):
         return True
 
     def _begin(self, plans: list[SavePlan]) -> tuple[int, str]:
-        if not all(plan.usable for plan in plans):
+        if not all(getattr(plan, "usable", True) for plan in plans):  # Since torch 2.7.
             raise CheckpointError(
                 "The planner remembers the plan of another DcpWriter (enable_plan_caching), and "
                 "with it that one's attempt. Make one writer for the training."
