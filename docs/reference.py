@@ -49,7 +49,11 @@ PAGES = (
         ("make_spark_converter", "SparkDatasetConverter", "ArrowLoader"),
     ),
     Page("tracking.md", "sparkdl_runner.tracking", (f"{PACKAGE}.tracking",), ("Tracking",)),
-    Page("checkpoint.md", "sparkdl_runner.checkpoint", (f"{PACKAGE}.checkpoint",)),
+    Page(
+        "checkpoint.md",
+        "sparkdl_runner.checkpoint",
+        (f"{PACKAGE}.checkpoint", f"{PACKAGE}.checkpoint.dcp"),
+    ),
     Page(
         "estimator.md",
         "sparkdl_runner.estimator",

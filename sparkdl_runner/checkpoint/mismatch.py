@@ -63,7 +63,7 @@ def optimizer_problem(manifest: Manifest, optimizer: Any) -> str | None:
     here = class_of(optimizer)
     if manifest.optimizer_class is None:
         return "it holds no state of an optimizer, and one is to be restored. Leave optimizer out."
-    if manifest.optimizer_class not in (here, type(optimizer).__name__):
+    if manifest.optimizer_class not in ("", here, type(optimizer).__name__):
         return (
             f"its optimizer is {manifest.optimizer_class}, and {here} is to be restored. Build "
             "the optimizer as it was, or leave it out to begin with a new one."

@@ -58,6 +58,7 @@ class Manifest:
     parameters: dict[str, dict[str, Any]]
     """Shape and dtype of each tensor of the model, by name."""
     optimizer_class: str | None
+    """None without an optimizer; empty if whoever saved did not know it."""
     metrics: dict[str, float]
     loader: Any
     """The loader's ``state_dict``, or None."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sparkdl_runner.base.foreign_file import ForeignFileError, build
@@ -21,6 +21,11 @@ METADATA = "sharded/metadata.json"
 def shards_state(rank: int) -> str:
     """The name of a rank's shards; see ``state_files``."""
     return f"sharded/rank-{rank}"
+
+
+def wholes_state(rank: int) -> str:
+    """The name of what a rank writes for all: whole tensors, and values that are no tensors."""
+    return f"sharded/whole-{rank}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +47,8 @@ class _Tensor:
 class _Metadata:
     tensors: dict[str, Any]
     values: dict[str, dict[str, str]]
+    paths: dict[str, list[Any]] = field(default_factory=dict)
+    """The keys that lead to each name in a nested state; where they are not known, names do."""
 
 
 def metadata_of(content: bytes) -> dict[str, Any]:
@@ -67,7 +74,7 @@ def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
     Args:
         parts: Of each rank: ``{"tensors": {name: {"shape", "dtype", "shards"}}, "values":
-            {name: {"path", "key"}}}``.
+            {name: {"path", "key"}}}``, and perhaps ``"paths": {name: [key, …]}``.
 
     Returns:
         The same of all together, each shard once.
@@ -77,9 +84,11 @@ def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """
     tensors: dict[str, Any] = {}
     values: dict[str, Any] = {}
+    paths: dict[str, Any] = {}
     places: dict[str, dict[tuple[int, ...], Any]] = {}
     for part in parts:
         values.update(part.get("values", {}))
+        paths.update(part.get("paths", {}))
         for name, mine in part.get("tensors", {}).items():
             tensors.setdefault(name, mine)
             of_name = places.setdefault(name, {})
@@ -95,4 +104,4 @@ def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
                 f"The ranks' shards of {name} hold {elements:,} of its "
                 f"{math.prod(whole['shape']):,} elements: not all ranks saved the same model."
             )
-    return {"tensors": tensors, "values": values}
+    return {"tensors": tensors, "values": values} | ({"paths": paths} if paths else {})

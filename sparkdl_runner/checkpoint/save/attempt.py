@@ -50,17 +50,12 @@ def begin_together(storage: Storage, peers: Peers) -> WriterFence:
         CheckpointStorageError: The storage failed, and may not fail again.
         CheckpointError: Rank 0 cannot write there, or what it wrote is not seen by all ranks.
     """
-    at_least = world.current_world().attempt if world.in_worker() else 0
-    if peers.rank == 0 and (owner := storage.other_owner()):
-        warnings.warn(
-            f"{storage.shown} belongs to {owner}, who can exchange the checkpoints in it. Use a "
-            "directory of your own, unless you trust that user.",
-            stacklevel=4,
-        )
+    if peers.rank == 0:
+        warn_of_other_owner(storage)
     number, token = ask_rank_0(
         storage,
         peers,
-        lambda: begin_attempt(storage, at_least),
+        lambda: begin_attempt(storage, own_number()),
         f"no checkpoint can be kept in {storage.shown}, since rank 0 cannot write there",
     )
     sees = peers.rank == 0 or _sees(storage, f"{FENCES}/{fence_file(number)}")
@@ -73,6 +68,21 @@ def begin_together(storage: Storage, peers: Peers) -> WriterFence:
             f"{', '.join(blind[:10])}: the directory must be on storage that all hosts share."
         )
     return WriterFence(number=number, token=token, peers=peers, hosts=hosts)
+
+
+def own_number() -> int:
+    """The lowest number for this attempt: the one that the launcher counts, if there is one."""
+    return world.current_world().attempt if world.in_worker() else 0
+
+
+def warn_of_other_owner(storage: Storage) -> None:
+    """Warns of a directory that another user of this host owns."""
+    if owner := storage.other_owner():
+        warnings.warn(
+            f"{storage.shown} belongs to {owner}, who can exchange the checkpoints in it. Use a "
+            "directory of your own, unless you trust that user.",
+            stacklevel=5,
+        )
 
 
 def warn_if_newer(storage: Storage, attempt: WriterFence, step: int) -> None:

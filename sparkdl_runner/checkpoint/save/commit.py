@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -103,14 +104,42 @@ class Commit:
             CheckpointError: A later attempt has begun, or another one with this number.
             OSError: The storage refuses.
         """
-        job = self.job
+        own = self.write_part()
+        return None if self.job.rank else self.commit(own)
+
+    def write_part(self) -> list[FileEntry]:
+        """Writes this rank's files, and returns their entries.
+
+        Raises:
+            CheckpointError: The checkpoint was committed before.
+            OSError: The storage refuses.
+        """
         if self._exists(MANIFEST):
             raise CheckpointError(
                 f"{self._storage.shown}/{self._directory} was committed before: save a step once."
             )
+        with self._all_or_nothing():
+            return self._write_part()
+
+    def commit(self, own: list[FileEntry]) -> Manifest:
+        """Commits on rank 0, once all ranks have written.
+
+        Args:
+            own: What ``write_part`` returned on rank 0.
+
+        Raises:
+            CheckpointStorageError: Another rank did not write its part.
+            CheckpointError: A later attempt has begun, or another one with this number.
+            OSError: The storage refuses.
+        """
+        with self._all_or_nothing():
+            return self._commit(own)
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Removes what was written, if the rest cannot be."""
         try:
-            own = self._write_part()
-            return None if job.rank else self._commit(own)
+            yield
         except _NumberLostError:
             raise  # What is in the folder may be the other training's.
         except BaseException:

@@ -97,14 +97,7 @@ class Saver:
         if error is not None and self._commit is not None:
             job, self._commit = self._commit.job, None
             self._saved.clear()
-            kind = type(error) if isinstance(error, CheckpointError) else CheckpointStorageError
-            failure = failure_of(error)
-            why = "" if failure is StorageFailure.UNKNOWN else f"{failure.value}: "
-            raise kind(
-                f"Rank {job.rank} on host {job.host} could not save the checkpoint of step "
-                f"{job.manifest.step} into {self._storage.shown}: {why}{error}"
-                f"{'' if str(error).endswith('.') else '.'} {self._still_good()}"
-            ) from error
+            raise save_error(self._storage, job, error, self._newest) from error
 
     def wait(self) -> None:
         """Waits until what is being saved is committed, on every rank.
@@ -155,16 +148,36 @@ class Saver:
                 error,
             )
 
-    def _still_good(self) -> str:
-        try:
-            newest = max(committed(self._storage), default=None)
-        except Exception:
-            newest = self._newest
-        if newest is None:
-            return "There is no earlier checkpoint."
-        return (
-            f"The checkpoint of step {newest.step} is still good ({self._storage.shown}/{newest})."
-        )
+
+def save_error(
+    storage: Storage, job: SaveRequest, error: BaseException, newest: Name | None = None
+) -> CheckpointError:
+    """The error that tells a person of a save that failed.
+
+    Args:
+        storage: The directory of checkpoints.
+        job: What was to be saved.
+        error: Why it was not.
+        newest: The newest checkpoint, for the case that the storage cannot be asked.
+    """
+    kind = type(error) if isinstance(error, CheckpointError) else CheckpointStorageError
+    failure = failure_of(error)
+    why = "" if failure is StorageFailure.UNKNOWN else f"{failure.value}: "
+    return kind(
+        f"Rank {job.rank} on host {job.host} could not save the checkpoint of step "
+        f"{job.manifest.step} into {storage.shown}: {why}{error}"
+        f"{'' if str(error).endswith('.') else '.'} {_still_good(storage, newest)}"
+    )
+
+
+def _still_good(storage: Storage, newest: Name | None) -> str:
+    try:
+        newest = max(committed(storage), default=None)
+    except Exception:  # noqa: S110 - what was known before is said then
+        pass
+    if newest is None:
+        return "There is no earlier checkpoint."
+    return f"The checkpoint of step {newest.step} is still good ({storage.shown}/{newest})."
 
 
 def finish(saver: Saver, stop_listening: Callable[[], None]) -> None:

@@ -113,7 +113,7 @@ class Snapshots:
             files=(),
             best_metric=self._retention.best_metric,
             best_mode=self._retention.best_mode,
-            versions=_versions(),
+            versions=versions(),
         )
         job = SaveRequest(
             manifest=manifest,
@@ -167,7 +167,8 @@ def _require_savable(where: str, value: Any) -> None:
     flatten(where, value, lambda tensor: torch.empty(0))
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """What saves, for the manifest."""
     import torch
 
     return {

@@ -11,6 +11,7 @@ from typing import Any
 
 import checkpoint_functions as functions
 import pytest
+from dcp_functions import train_by_dcp
 
 from every_backend import EVERY_BACKEND
 from sparkdl_runner import DistributedRunner
@@ -243,6 +244,19 @@ def test_checkpoints_on_s3(s3, caplog, capfd):
     assert torch.equal(loaded.model["weight"], model.weight)
     said = caplog.text + "".join(capfd.readouterr()) + "".join(str(one.message) for one in warned)
     assert SECRET_KEY not in said
+
+
+def test_fsdp2_saved_by_dcp_on_s3_is_restored_by_another_number_of_ranks(s3):
+    arguments = {"url": "s3a://checkpoints/dcp", "options": s3, "steps": 2}
+    step, saved = run("torch", 2, train_by_dcp, **arguments)
+    assert step is None
+    assert any(name.startswith("state.0.weight.exp_avg") for name in saved)
+    step, restored = run("torch", 3, train_by_dcp, **arguments)
+    assert step == 2
+    assert restored == saved, "the same numbers, bit for bit"
+    checkpoint = Checkpoint.load(arguments["url"], storage_options=s3)
+    assert checkpoint.world_size == 2
+    assert checkpoint.model["2.bias"].tolist() == saved["2.bias"]
 
 
 def test_s3_that_cannot_be_reached_is_said(s3, monkeypatch):
