@@ -9,7 +9,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 lane=$PWD/.venv/bin/python
 folder=$(mktemp -d)
 server='' spark_server=''
-trap 'for one in $server $spark_server; do kill "$one"; wait "$one" || :; done; rm -rf "$folder"' EXIT
+# The folder goes last: servers write there until they have ended.
+trap '[ -z "$server$spark_server" ] || { kill $server $spark_server; wait; }; rm -rf "$folder"' EXIT
 
 say() { printf 'compat: %s\n' "$*" >&2; }
 packages_of() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }

@@ -1,6 +1,7 @@
 """Tries the environment that runs this: ranks here and on Spark, and data that are trained on.
 
-With ``SPARK_REMOTE`` Spark is a server elsewhere, and all ranks are here, as on AI Runtime. Prints a line for each part; ends with the number of parts that went wrong.
+With ``SPARK_REMOTE`` Spark is a server elsewhere, and all ranks are here, as on AI Runtime.
+Prints a line for each part; ends with the number of parts that went wrong.
 """
 
 from __future__ import annotations
@@ -21,7 +22,17 @@ if TYPE_CHECKING:
 
     from sparkdl_runner.data import SparkDatasetConverter
 
-PACKAGES = ("pyspark", "pyspark-client", "pyarrow", "pandas", "numpy", "petastorm", "torch", "horovod", "mlflow")
+PACKAGES = (
+    "pyspark",
+    "pyspark-client",
+    "pyarrow",
+    "pandas",
+    "numpy",
+    "petastorm",
+    "torch",
+    "horovod",
+    "mlflow",
+)
 ROWS, BATCH = 480, 20
 STEPS = ROWS // (2 * BATCH)
 
