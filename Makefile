@@ -126,7 +126,7 @@ test-tensorflow: setup-classic
 
 system: $(LANE:%=system-%)  ## only whole programs and trainings: jobs, notebooks, clusters, a browser
 
-compat: setup-classic  ## try Databricks' runtimes, other Pythons and MLflows; ONLY="python-3.13"
+compat: setup-classic setup-modern  ## try Databricks' runtimes, other Pythons and MLflows; ONLY="python-3.13"
 	@conf/compat.sh $(ONLY)
 
 docs: setup-classic  ## write docs/reference from the docstrings, and notebooks/*.ipynb

@@ -8,8 +8,9 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 lane=$PWD/.venv/bin/python
 folder=$(mktemp -d)
-server=
-trap '[ -z "$server" ] || kill "$server"; rm -rf "$folder"' EXIT
+server='' spark_server=''
+# The folder goes last: servers write there until they have ended.
+trap '[ -z "$server$spark_server" ] || { kill $server $spark_server; wait; }; rm -rf "$folder"' EXIT
 
 say() { printf 'compat: %s\n' "$*" >&2; }
 packages_of() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
@@ -60,11 +61,28 @@ start_server() {
     done
 }
 
+# For a client of Spark Connect, which has neither Spark's own server nor Java.
+start_spark_server() {
+    [ -z "$spark_server" ] || return 0
+    JAVA_HOME=$(cat .venv-modern/java-home) .venv-modern/bin/python tests/compat/spark_server.py \
+        "$folder" >"$folder/spark-url" &
+    spark_server=$!
+    while [ ! -s "$folder/spark-url" ]; do
+        kill -0 "$spark_server" 2>/dev/null || { cat "$folder/server.log" >&2 && exit 1; }
+        sleep 0.2
+    done
+}
+
 # All parts run, whatever the first of them says.
 try() {
     local python=$PWD/.venv-compat/$1/bin/python wrong=0
     case $1 in
         mlflow-*) ;;
+        ai-runtime-*)
+            start_spark_server
+            env -u JAVA_HOME SPARK_REMOTE="$(cat "$folder/spark-url")" \
+                "$python" tests/compat/environment.py || wrong=1
+            ;;
         *)
             local spark
             spark=$("$python" -c 'import pyspark; print(pyspark.__version__.split(".")[0])')

@@ -41,7 +41,7 @@ if missing := [package for module, package in needed.items() if find_spec(module
     print(f"Run this in a cell, and restart the kernel:  %pip install {{quoted}}")
     if "FOLDER" in quoted:
         print("FOLDER is a clone of this project, or a wheel of it.")
-if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
+if not (os.environ.get("JAVA_HOME") or shutil.which("java") or os.environ.get("SPARK_REMOTE")):
     print("Spark needs Java 17 or 21: install it, and set JAVA_HOME.")
 """
 

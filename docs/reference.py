@@ -71,7 +71,11 @@ PAGES = (
             f"{PACKAGE}.horovod.tensorflow.keras",
         ),
     ),
-    Page("air.md", "sparkdl_runner.air", (f"{PACKAGE}.air", f"{PACKAGE}.air.runtime")),
+    Page(
+        "air.md",
+        "sparkdl_runner.air",
+        (f"{PACKAGE}.air", f"{PACKAGE}.air.runtime", f"{PACKAGE}.air.compute"),
+    ),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
@@ -16,7 +17,7 @@ from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.launch.driver.calls.added_variables import with_variables
 from sparkdl_runner.launch.driver.calls.call import check_call
 from sparkdl_runner.launch.driver.calls.checks import check_config
-from sparkdl_runner.launch.driver.local_gpus import visible_gpus
+from sparkdl_runner.launch.driver.local_gpus import gpu_names, visible_gpus
 from sparkdl_runner.launch.wire.function import on_each_rank
 from sparkdl_runner.runner import DistributedRunner
 
@@ -150,8 +151,8 @@ class DistributedFunction(Generic[P, T]):
                 wait([future])
 
     def _num_proc(self) -> int:
-        wanted, visible = self.num_accelerators, len(visible_gpus())
-        name = self.func.__name__
+        wanted, gpus = self.num_accelerators, visible_gpus()
+        name, visible = self.func.__name__, len(gpus)
         if not visible:
             named = f", and {self.accelerator_type} has no effect" if self.accelerator_type else ""
             few = "" if wanted else " (num_accelerators=2 starts two)"
@@ -165,6 +166,14 @@ class DistributedFunction(Generic[P, T]):
                 f"lower num_accelerators to {visible} or less, or use DistributedRunner(num_proc="
                 f"{wanted}).gather({name}.func, …) on a Spark cluster."
             )
+        if self.accelerator_type:
+            model = _model_of(self.accelerator_type)
+            others = sorted({other for other in gpu_names(gpus) if not model.search(other)})
+            if others:
+                tell(
+                    f"{name} names {self.accelerator_type}, and this machine has "
+                    f"{' and '.join(others)}: the ranks take what is there."
+                )
         return wanted or visible
 
 
@@ -216,8 +225,8 @@ def distributed(
 
     Args:
         num_accelerators: How many ranks; None for one on each visible GPU, or one on the CPU.
-        accelerator_type: As AI Runtime's, a text or a member of an enum. The ranks take the GPUs
-            that this machine has, whatever it says.
+        accelerator_type: As AI Runtime's, a text or a member of ``GPUType``. The ranks take the
+            GPUs that this machine has; a line says so where these are others.
         remote: Only False: there are no GPUs elsewhere.
         timeout: After how many seconds the ranks are ended; None, the default, for no limit.
         gpus: ``num_accelerators`` by its earlier name.
@@ -269,3 +278,12 @@ def _one_of(name: str, value: Any, earlier: str, earlier_value: Any) -> Any:
 def _type_name(accelerator_type: Any, gpu_type: Any) -> str | None:
     given = _one_of("accelerator_type", accelerator_type, "gpu_type", gpu_type)
     return None if given is None else str(getattr(given, "value", given))
+
+
+def _model_of(accelerator_type: str) -> re.Pattern[str]:
+    """Finds the GPU of a type, such as ``H100`` or ``GPU_8xH100``, in the name of one.
+
+    An A10G is an A10, and an A100 is not.
+    """
+    model = re.sub(r"^(GPU_)?(\d+x)?", "", accelerator_type, flags=re.IGNORECASE)
+    return re.compile(rf"\b{re.escape(model)}(?!\d)", re.IGNORECASE)

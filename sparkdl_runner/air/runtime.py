@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from sparkdl_runner.launch.wire.network import source_address
+
 __all__ = [
     "get_global_rank",
     "get_local_rank",
     "get_local_world_size",
+    "get_node_ip",
     "get_node_rank",
+    "get_replica_rank",
     "get_world_size",
 ]
 
@@ -45,3 +49,13 @@ def get_local_world_size() -> int:
 def get_node_rank() -> int:
     """The number of this machine among those of the run, from 0."""
     return int(os.environ.get("NODE_RANK", "0"))
+
+
+def get_replica_rank() -> int:
+    """Which of several copies of a run this is: 0, since there is one."""
+    return int(os.environ.get("REPLICA_RANK", "0"))
+
+
+def get_node_ip() -> str:
+    """The address of this machine towards others; 127.0.0.1 where it has no network."""
+    return source_address("192.0.2.1")

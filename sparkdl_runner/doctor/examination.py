@@ -45,6 +45,13 @@ START_SECONDS = 90.0 + RunConfig().slot_wait_seconds
 STAGE_SECONDS = 90.0
 """How long the stage may take that looks at them."""
 
+SERVERLESS = (
+    "Give a negative num_proc: -2 is a rank on each of two GPUs. Write tables for them into a "
+    "volume, by write_conversion(df, '/Volumes/…'), and checkpoints too; the MLflow run is in the "
+    "workspace. See docs/clusters.md, AI Runtime."
+)
+"""What fits AI Runtime."""
+
 
 def examine(question: Question) -> Report:
     """Looks at the driver, at Spark, at every executor and at MLflow's server.
@@ -80,6 +87,12 @@ def _look_at_everything(question: Question) -> list[Finding]:
         findings = INSTALLATION.run(installed)
         if broken := [finding.check for finding in findings if finding.status == PROBLEM]:
             session: dict[str, Any] = {"skipped": f"see {' and '.join(broken)}"}
+        elif installed.is_serverless:
+            session = {
+                "skipped": "this is serverless compute of Databricks, whose ranks are processes of "
+                "this machine",
+                "advice": SERVERLESS,
+            }
         else:
             session = _look_at_session(question, request, installed.settings)
         facts = host.answer(deadline + 15, words=2)

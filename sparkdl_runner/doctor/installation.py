@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sparkdl_runner.base.databricks import is_serverless
 from sparkdl_runner.doctor.findings.checks import Checks
 from sparkdl_runner.doctor.findings.finding import Finding, ok, problem, warning
 from sparkdl_runner.doctor.findings.versions import out_of_range, range_of
@@ -51,6 +52,11 @@ class Installation:
             self.settings.get("spark.remote"),
         )
         return next((text for text in given if text and text.startswith("sc://")), "")
+
+    @property
+    def is_serverless(self) -> bool:
+        """Whether this is a serverless notebook of Databricks, and no other Spark is named."""
+        return not self.master and is_serverless(self.environment)
 
 
 INSTALLATION: Checks[Installation] = Checks()
@@ -101,7 +107,7 @@ def spark_version(installed: Installation) -> Finding:
 @INSTALLATION("java", expected="a Java that this Spark starts on, and is tested on")
 def java_of_spark(installed: Installation) -> Finding | None:
     """Whether there is a Java that this Spark starts on."""
-    if installed.remote:
+    if installed.remote or installed.is_serverless:
         return None  # It is started elsewhere.
     if is_under_submit(installed.environment):
         return ok("spark-submit has started it")
@@ -142,7 +148,7 @@ def spark_home(installed: Installation) -> Finding | None:
 @INSTALLATION("spark.connect", expected="a classic session, or the address of a server")
 def spark_connect(installed: Installation) -> Finding | None:
     """Whether the session would be one of Spark Connect."""
-    if installed.remote:
+    if installed.remote or installed.is_serverless:
         return ok("sessions reach Spark through Spark Connect")
     settings, environment = installed.settings, installed.environment
     signs = {

@@ -96,7 +96,7 @@ def save(
         The form, and in one line why it is no graph.
     """
     import torch
-    from safetensors.torch import save_file
+    from safetensors.torch import save as to_bytes
 
     form: Form = "graph"
     reason, reference = "", reference_of(factory)
@@ -106,7 +106,8 @@ def save(
         for name, value in network.state_dict().items()
         if isinstance(value, torch.Tensor)
     }
-    save_file(weights, folder / WEIGHTS_FILE)
+    # save_file makes the file longer and renames it, and a mounted volume may know neither.
+    (folder / WEIGHTS_FILE).write_bytes(to_bytes(weights))
     try:
         if graph is None and not description.columns:
             raise NotExportableError("what its columns hold is not known")
@@ -213,10 +214,11 @@ def load(
 
 def _fill(network: torch.nn.Module, folder: Path) -> None:
     """Puts the saved weights into a network, and that into evaluation mode."""
-    from safetensors.torch import load_file
+    from safetensors.torch import load as from_bytes
 
     try:
-        network.load_state_dict(load_file(folder / WEIGHTS_FILE))
+        # load_file maps the file into memory, which not every mount can.
+        network.load_state_dict(from_bytes((folder / WEIGHTS_FILE).read_bytes()))
     except RuntimeError as error:
         raise ValueError(
             f"The saved weights are not those of a {type(network).__name__}: "

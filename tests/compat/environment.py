@@ -1,10 +1,12 @@
 """Tries the environment that runs this: ranks here and on Spark, and data that are trained on.
 
+With ``SPARK_REMOTE`` Spark is a server elsewhere, and all ranks are here, as on AI Runtime.
 Prints a line for each part; ends with the number of parts that went wrong.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -20,7 +22,17 @@ if TYPE_CHECKING:
 
     from sparkdl_runner.data import SparkDatasetConverter
 
-PACKAGES = ("pyspark", "pyarrow", "pandas", "numpy", "petastorm", "torch", "horovod", "mlflow")
+PACKAGES = (
+    "pyspark",
+    "pyspark-client",
+    "pyarrow",
+    "pandas",
+    "numpy",
+    "petastorm",
+    "torch",
+    "horovod",
+    "mlflow",
+)
 ROWS, BATCH = 480, 20
 STEPS = ROWS // (2 * BATCH)
 
@@ -147,11 +159,11 @@ def check_batch(batch: dict[str, Any]) -> list[int]:
     return listed
 
 
-def keep_data(spark: SparkSession) -> None:
+def keep_data(spark: SparkSession, ranks: int) -> None:
     """A DataFrame is read whole and right, half of it after a restart at a checkpoint."""
     from sparkdl_runner.data import make_spark_converter
 
-    runner = DistributedRunner(num_proc=2)
+    runner = DistributedRunner(num_proc=ranks)
     with TemporaryDirectory() as folder, make_spark_converter(make_rows(spark)) as converter:
         assert len(converter) == ROWS
         half = STEPS // 2
@@ -175,14 +187,17 @@ def main() -> int:
     from pyspark.sql import SparkSession
 
     print(versions(), flush=True)
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder, is_remote = SparkSession.builder, "SPARK_REMOTE" in os.environ
+    if not is_remote:
+        builder = builder.master("local[2]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    parts: dict[str, Callable[[], None]] = {
-        "contract, ranks here": lambda: keep_contract(-2),
-        "contract, ranks on Spark": lambda: keep_contract(2),
-        "data, loader and checkpoint on Spark": lambda: keep_data(spark),
-    }
+    parts: dict[str, Callable[[], None]] = {"contract, ranks here": lambda: keep_contract(-2)}
+    if is_remote:
+        parts["data of a server, loader and checkpoint here"] = lambda: keep_data(spark, -2)
+    else:
+        spark.sparkContext.setLogLevel("ERROR")
+        parts["contract, ranks on Spark"] = lambda: keep_contract(2)
+        parts["data, loader and checkpoint on Spark"] = lambda: keep_data(spark, 2)
     if "horovod" in versions():
         parts["Horovod, ranks here"] = lambda: keep_contract_by_horovod(-2)
         parts["Horovod, ranks on Spark"] = lambda: keep_contract_by_horovod(2)

@@ -12,6 +12,7 @@ from pyspark.sql import types as t
 from sparkdl_runner.base.whole_number import require_whole, whole_number
 from sparkdl_runner.data.convert.connect_plan import check_plan
 from sparkdl_runner.data.convert.spark_settings import refuse_encryption
+from sparkdl_runner.data.dataset.place import setting
 
 _PLACE = "__sparkdl_runner_place"
 """The column that holds each row's random number while rows are shuffled."""
@@ -96,7 +97,8 @@ def plan_conversion(
     if dtype not in _DTYPES:
         raise ValueError(f"dtype {dtype!r} is not supported. Use None, 'float32' or 'float64'.")
     shuffle_seed = whole_number("shuffle_seed", shuffle_seed, least=-(2**63), most=2**63 - 1)
-    check_columns(df.schema, by_case=df.sparkSession.conf.get("spark.sql.caseSensitive") == "true")
+    by_case = setting(df.sparkSession, "spark.sql.caseSensitive") == "true"
+    check_columns(df.schema, by_case=by_case)
     refuse_encryption(df.sparkSession)
     settings = WriteSettings(
         row_group_size_bytes=row_group_size_bytes,

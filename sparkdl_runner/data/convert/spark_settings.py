@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.data.dataset.manifest import WRITTEN_PAGE_BYTES, WRITTEN_PAGE_ROWS
+from sparkdl_runner.data.dataset.place import setting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,7 +108,7 @@ def refuse_encryption(spark: SparkSession) -> None:
 
 def _of_hadoop(spark: Any, name: str) -> str | None:
     """A setting as Hadoop has it when Spark writes: the session's, else the application's."""
-    value: str | None = spark.conf.get(name, None)
+    value = setting(spark, name)
     if value is None and hasattr(spark, "_jsc"):
         value = spark._jsc.hadoopConfiguration().get(name)
     return value

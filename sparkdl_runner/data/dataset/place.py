@@ -60,7 +60,7 @@ def parent_cache_dir_url(spark: SparkSession) -> str:
         NoSharedFolderError: Neither is there.
         ValueError: The setting is not a URL.
     """
-    configured = spark.conf.get(PARENT_CACHE_DIR_URL_CONF, None)
+    configured = setting(spark, PARENT_CACHE_DIR_URL_CONF)
     if configured:
         try:
             return directory_url(configured, spark)
@@ -73,7 +73,24 @@ def parent_cache_dir_url(spark: SparkSession) -> str:
         if default and not default.startswith("file:"):
             folder = f"/tmp/{_CACHE_NAME}-{user_name()}"  # noqa: S108
             return normalize_url(f"{default.rstrip('/')}{folder}")
-    raise NoSharedFolderError(f"set the Spark setting {PARENT_CACHE_DIR_URL_CONF} to one")
+    raise NoSharedFolderError(
+        f"set the Spark setting {PARENT_CACHE_DIR_URL_CONF} to one, or name one by "
+        "write_conversion(df, url)"
+    )
+
+
+def setting(spark: SparkSession, name: str) -> str | None:
+    """One of Spark's settings; None where it is not set.
+
+    Databricks' serverless compute has few settings, and refuses to read or set all others.
+    """
+    try:
+        value: str | None = spark.conf.get(name, None)
+    except Exception as error:
+        if "CONFIG_NOT_AVAILABLE" not in str(error):
+            raise
+        return None
+    return value
 
 
 def application_id(spark: SparkSession) -> str:
@@ -111,7 +128,7 @@ def is_one_host(spark: SparkSession | None) -> bool:
 
 def is_local_master(spark: SparkSession) -> bool:
     """Whether executors are on the driver's host."""
-    return (spark.conf.get("spark.master", "") or "").startswith("local")
+    return (setting(spark, "spark.master") or "").startswith("local")
 
 
 def _default_filesystem(spark: SparkSession) -> str | None:

@@ -22,7 +22,9 @@ from sparkdl_runner.launch.driver.spark import java
 def start(session: dict[str, Any]) -> Finding:
     """Whether the session started."""
     if "skipped" in session:
-        return not_checked(f"no session was started: {session['skipped']}")
+        return not_checked(
+            f"no session was started: {session['skipped']}", advice=session.get("advice", "")
+        )
     if "error" not in session:
         # A Spark Connect server's is not told.
         java_too = f", Java {session['java']}" if session["java"] else ""

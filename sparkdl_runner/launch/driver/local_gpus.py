@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 DEVICES = Path("/dev")
@@ -14,6 +15,16 @@ def visible_gpus() -> list[str]:
     if visible is not None:
         return [gpu.strip() for gpu in visible.split(",") if gpu.strip()]
     return [str(number) for number in range(len(list(DEVICES.glob("nvidia[0-9]*"))))]
+
+
+def gpu_names(gpus: list[str]) -> list[str]:
+    """What NVIDIA's tool calls these GPUs, such as ``NVIDIA H100 80GB HBM3``; empty without it."""
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", f"--id={','.join(gpus)}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in done.stdout.splitlines()]
 
 
 def gpu_of(rank: int) -> str:

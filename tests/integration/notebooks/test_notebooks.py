@@ -190,6 +190,16 @@ def test_05_tunes_in_a_pipeline(ran: Callable[[str], Page]) -> None:
 
 
 @pytest.mark.one_lane
+def test_06_goes_on_on_this_machine(ran: Callable[[str], Page]) -> None:
+    page = ran("06")
+    assert "1797 images" in page.shown("write_conversion(table")
+    assert "from step 0 to 84:" in page.shown("epochs=3")
+    assert "from step 84 to 252:" in page.shown("epochs=6")
+    assert "['rank 1 of 2', 'rank 2 of 2']" in page.shown("say_hello.distributed")
+    assert [run.info.status for run in runs_of(page.folder).values()] == ["FINISHED"] * 3
+
+
+@pytest.mark.one_lane
 @each
 def test_nothing_but_mlflow_s_store_is_left(number: str, ran: Callable[[str], Page]) -> None:
     assert {path.name for path in ran(number).folder.iterdir()} == {"mlflow.db", "mlruns"}

@@ -16,7 +16,8 @@ from sparkdl_runner.data import make_spark_converter
 from sparkdl_runner.data.convert import sources
 from sparkdl_runner.data.convert.cache import ConversionCache, Hold
 from sparkdl_runner.data.convert.sources import Request, SourceFile, Sources, _parse
-from sparkdl_runner.data.dataset import leftovers
+from sparkdl_runner.data.convert.spark_settings import refuse_encryption
+from sparkdl_runner.data.dataset import leftovers, place
 from sparkdl_runner.data.dataset.leftovers import process_directory
 from sparkdl_runner.data.dataset.place import (
     PARENT_CACHE_DIR_URL_CONF,
@@ -103,6 +104,32 @@ def test_through_spark_connect_nobody_knows_what_local_means():
     del spark._jsc
     with pytest.raises(ValueError, match=PARENT_CACHE_DIR_URL_CONF):
         parent_cache_dir_url(spark)
+
+
+class Serverless(FakeSpark):
+    """Databricks' serverless compute, which refuses to read or set most settings."""
+
+    def get(self, name, default=None):
+        raise RuntimeError(f"[CONFIG_NOT_AVAILABLE] Configuration {name} is not available.")
+
+    @property
+    def conf(self):
+        return self
+
+    @conf.setter
+    def conf(self, given):
+        pass
+
+
+def test_a_setting_that_nobody_may_read_is_not_set():
+    with pytest.raises(ValueError, match=r"or name one by write_conversion\(df, url\)"):
+        parent_cache_dir_url(Serverless("file:///"))
+    assert place.setting(Serverless(), "spark.sql.caseSensitive") is None
+    refuse_encryption(Serverless())
+    broken = Serverless()
+    broken.get = lambda name, default: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        place.setting(broken, "spark.master")
 
 
 def test_a_process_makes_one_directory_and_sweeps_once(tmp_path, monkeypatch):

@@ -11,9 +11,10 @@ import pytest
 from host_facts import one
 
 from sparkdl_runner.doctor import installation
+from sparkdl_runner.doctor.examination import SERVERLESS
 from sparkdl_runner.doctor.findings import session
 from sparkdl_runner.doctor.findings.checks import SESSION
-from sparkdl_runner.doctor.findings.finding import OK, PROBLEM, WARNING
+from sparkdl_runner.doctor.findings.finding import NOT_CHECKED, OK, PROBLEM, WARNING
 from sparkdl_runner.doctor.installation import Installation
 from sparkdl_runner.doctor.question import Question
 from sparkdl_runner.doctor.session import _is_restarted
@@ -47,6 +48,19 @@ def test_a_server_of_spark_connect_needs_no_java_here(master, conf, environment)
     assert (found.check, found.status) == ("spark.connect", OK)
     assert "secret" not in found.found
     assert not installation.java_of_spark(known)
+
+
+def test_serverless_compute_of_databricks_needs_no_session_and_no_java():
+    told = {"DATABRICKS_RUNTIME_VERSION": "client.5.7", "SPARK_REMOTE": "unix:///grpc.sock"}
+    known = Installation(environment=told)
+    assert one(installation.spark_connect(known)).status == OK
+    assert not installation.java_of_spark(known)
+    assert known.is_serverless
+    assert not Installation(environment=told, master="local[2]").is_serverless
+    assert not Installation(environment={"DATABRICKS_RUNTIME_VERSION": "17.3"}).is_serverless
+    found = one(session.start({"skipped": "why", "advice": SERVERLESS}))
+    assert found.status == NOT_CHECKED
+    assert "Give a negative num_proc" in found.advice
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import zipfile
@@ -96,6 +97,18 @@ def test_what_has_no_graph_is_saved_by_the_name_of_what_makes_it(tmp_path):
     assert torch.equal(found.module.weight, network.weight)
     assert saved.reference_of(lambda: network) is None
     assert saved.reference_of(None) is None
+
+
+def test_a_mounted_volume_that_renames_and_maps_nothing_takes_a_network(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr("safetensors.torch.save_file", refuse)
+    monkeypatch.setattr("safetensors.torch.load_file", refuse)
+    network = Branching().eval()
+    saved.save(tmp_path, network, description=FLAT, factory=Branching, about={})
+    assert torch.equal(opened(tmp_path).module.weight, network.weight)
+    assert torch.equal(opened(tmp_path, into=Branching()).module.weight, network.weight)
 
 
 def test_a_pickle_is_opened_only_where_it_is_trusted(tmp_path, monkeypatch):

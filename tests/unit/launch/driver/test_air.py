@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
+import ipaddress
 import threading
 
 import pytest
 
 from sparkdl_runner import LaunchError, RunConfig, RunnerError
 from sparkdl_runner.air import decorator, distributed, runtime
+from sparkdl_runner.air.compute import GPUType
 
 
 class Runner:
@@ -82,6 +84,29 @@ def test_without_a_gpu_ranks_run_on_the_cpu_and_a_line_says_so(runners, monkeypa
     assert runners[0].run_config.environment is None
 
 
+@pytest.mark.parametrize(
+    ("named", "there", "is_said"),
+    [
+        ("GPU_8xH100", "NVIDIA H100 80GB HBM3", False),
+        (GPUType.A10, "NVIDIA A10G", False),
+        ("a10", "NVIDIA A100-SXM4-40GB", True),
+        ("GPU_1xH100", "NVIDIA H200", True),
+        ("GPU_1xH100", "", False),
+    ],
+)
+def test_another_gpu_than_the_one_that_is_named_is_told(
+    runners, monkeypatch, capsys, tmp_path, named, there, is_said
+):
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\n[ '{there}' ] && echo '{there}'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    distributed(1, named)(double).distributed(1)
+    line = f"and this machine has {there}: the ranks take what is there."
+    assert (line in capsys.readouterr().err) is is_said
+
+
 def test_two_calls_at_once_have_gpus_of_their_own(runners, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     monkeypatch.setattr(Runner, "at_once", threading.Barrier(2))
@@ -124,6 +149,7 @@ def test_overrides_make_another_function(runners, monkeypatch):
     assert train.accelerator_type == other.accelerator_type == "GPU_8xH100"
     assert train.with_overrides(3)._settings.timeout == 60
     assert other._settings.timeout is None
+    assert distributed()(double)._settings.timeout is None, "no limit unless one is asked for"
 
 
 def test_arguments_that_mean_nothing_are_refused():
@@ -152,6 +178,8 @@ def test_runtime_says_where_a_rank_is(monkeypatch):
         runtime.get_node_rank,
     )
     assert [ask() for ask in asked] == [0, 1, 0, 1, 0]
+    assert runtime.get_replica_rank() == 0
+    assert ipaddress.ip_address(runtime.get_node_ip())
     variables = zip(
         ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"), "58143", strict=True
     )
