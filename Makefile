@@ -25,6 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 venv_classic := .venv
 venv_modern := .venv-modern
 venv_tensorflow := .venv-tensorflow
+venv_today := .venv-today
 # Recorded by set-up, so read when a recipe runs.
 in_lane = JAVA_HOME="$$(cat $(venv_$(1))/java-home)" $(venv_$(1))/bin/python
 
@@ -39,7 +40,7 @@ ifndef BESIDE
 endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-data \
     quick-training quick-others test ready java-classic java-modern test-classic test-modern \
-    test-tensorflow engines-short system system-classic system-modern compat docs site picture lint frameworks fuzz mutants \
+    test-tensorflow frameworks-today engines-short system system-classic system-modern compat docs site picture lint frameworks fuzz mutants \
     random-ends foreign foreign-tables engines bench clean first-example release gpu
 
 help:  ## say what there is
@@ -121,8 +122,14 @@ system-classic system-modern: system-%: java-%
 
 # TensorFlow is large, and so in an environment of its own on top of the classic lane.
 test-tensorflow: setup-classic
-	@conf/setup_tensorflow.sh
+	@conf/setup_on_lane.sh tensorflow $(venv_classic) conf/constraints-tensorflow.txt
 	@$(call in_lane,tensorflow) -m pytest tests/tensorflow_ranks $(ARGS) || [ $$? -eq 5 ]
+
+# Not in "make test", for its minutes. DeepSpeed compiles a part of itself once, by ninja.
+frameworks-today: setup-modern  ## DeepSpeed, TRL, PEFT, Sentence Transformers, today's Transformers as ranks
+	@conf/setup_on_lane.sh today $(venv_modern) tests/frameworks/today.txt
+	@PATH="$(CURDIR)/$(venv_today)/bin:$$PATH" TORCH_EXTENSIONS_DIR=$(CURDIR)/$(venv_today)/extensions \
+	    $(call in_lane,today) -m pytest tests/frameworks $(ARGS)
 
 system: $(LANE:%=system-%)  ## only whole programs and trainings: jobs, notebooks, clusters, a browser
 
@@ -197,4 +204,4 @@ gpu: setup-classic  ## build/gpu-kit, to be carried to a machine with a GPU; GPU
 	@PYTHON=.venv/bin/python tests/gpu/make_kit.sh $(GPU_PYTHON) build/gpu-kit
 
 clean:  ## remove the lanes and what tools left; wheels in the wheelhouse stay
-	rm -rf .venv .venv-modern .venv-tensorflow .venv-compat .venv-site *.egg-info build dist .mypy_cache .pytest_cache .ruff_cache .coverage*
+	rm -rf .venv .venv-modern .venv-tensorflow .venv-today .venv-compat .venv-site *.egg-info build dist .mypy_cache .pytest_cache .ruff_cache .coverage*

@@ -5,8 +5,8 @@ What follows the language on a fence says how a block is tested:
 - ``python``: all blocks of a page run in order as one script; a ``text`` block after one holds
   lines that it prints, with ``…`` for what differs from run to run. ``python old`` shows code for
   other libraries, and ``python cluster`` what needs one: both are compiled only. The functions of
-  ``python frameworks`` are run by ``test_frameworks``; ``python tensorflow`` runs in the
-  environment that has TensorFlow.
+  ``python frameworks`` are run by ``test_frameworks``; ``python tensorflow`` and ``python
+  today`` run in environments of their own, by ``tests/tensorflow_ranks`` and ``tests/frameworks``.
 - ``bash``: runs, and ends well; ``bash exit 2`` ends with that code. ``bash cluster`` and
   ``bash install`` need what is not here: their syntax is checked. In all of them, the options of
   this project's own commands exist.
@@ -25,7 +25,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
 KINDS = {
-    *("python", "python old", "python cluster", "python frameworks", "python tensorflow"),
+    *("python", "python old", "python cluster"),
+    *("python frameworks", "python tensorflow", "python today"),
     *("bash", "bash exit 2", "bash cluster", "bash install"),
     *(f"yaml {job.name}" for job in EVERY_JOB),
     "text",
