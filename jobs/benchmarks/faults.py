@@ -77,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     parser.add_argument("--mixed", type=int, default=0, help="faults over several hosts, see there")
     parser.add_argument("--gang", choices=["barrier", "tasks"], default="barrier", help="of ranks")
+    parser.add_argument("--ranks-per-task", type=int, default=1, help="1 or 2, of two ranks")
     parser.add_argument("--only", default="", help="faults whose name contains this")
 
 
@@ -93,7 +94,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         for fault in faults
         if arguments.only in fault.name and not is_elsewhere
     ]
-    results = _run_all(plan) if plan else []
+    results = _run_all(plan, arguments.ranks_per_task) if plan else []
     if arguments.mixed:
         results += mixed_faults.run(arguments.mixed, arguments.seed, arguments.backends)
     if is_elsewhere:
@@ -144,6 +145,7 @@ def _on_a_cluster(
         command = [sys.executable, str(JOBS / "benchmark.py"), "faults"]
         command += ["--only", only, "--output", str(output), "--gang", arguments.gang]
         command += ["--random", str(arguments.random), "--seed", str(arguments.seed)]
+        command += ["--ranks-per-task", str(arguments.ranks_per_task)]
         conf = " ".join(f"--conf {name}={value}" for name, value in settings.items())
         subprocess.run(
             [*command, "--backends", *arguments.backends],
@@ -173,7 +175,7 @@ def _random_faults(dice: random.Random, count: int) -> list[Fault]:
     ]
 
 
-def _run_all(plan: list[tuple[str, Fault]]) -> list[dict[str, Any]]:
+def _run_all(plan: list[tuple[str, Fault]], ranks_per_task: int) -> list[dict[str, Any]]:
     spark = start_spark("sparkdl_runner fault benchmark", slots=RANKS)
     with tempfile.TemporaryDirectory() as folder:
         # The first run loads what later ones find loaded.
@@ -181,7 +183,8 @@ def _run_all(plan: list[tuple[str, Fault]]) -> list[dict[str, Any]]:
         healthy_run(plan[0][0])
         results = []
         for number, (backend, fault) in enumerate(plan):
-            result = _break(spark, backend, fault, converter, Path(folder) / f"mark-{number}")
+            mark = Path(folder) / f"mark-{number}"
+            result = _break(spark, backend, fault, converter, mark, ranks_per_task)
             results.append(result)
             print(
                 f"{backend}, {fault.name} ({fault.delay_seconds:.2f} s): "
@@ -203,7 +206,9 @@ def _data(spark: Any, folder: Path) -> Any:
     return make_spark_converter(spark.range(10_000).selectExpr("id", "id / 2 AS half"))
 
 
-def _break(spark: Any, backend: str, fault: Fault, converter: Any, mark: Path) -> dict[str, Any]:
+def _break(
+    spark: Any, backend: str, fault: Fault, converter: Any, mark: Path, ranks_per_task: int
+) -> dict[str, Any]:
     """Injects one fault, and says what became of it.
 
     ``seconds`` are from the fault to the error; of a cancelled run, to its last process's end.
@@ -215,7 +220,10 @@ def _break(spark: Any, backend: str, fault: Fault, converter: Any, mark: Path) -
         {"hang_timeout_seconds": DEADLINE_SECONDS} if fault.how in HANGS else {}
     )
     config = RunConfig(
-        driver_log_verbosity="log_callback_only", restart_backoff_seconds=0, **deadline
+        driver_log_verbosity="log_callback_only",
+        restart_backoff_seconds=0,
+        ranks_per_task=ranks_per_task,
+        **deadline,
     )
     before = belongings()
     group = f"fault-{mark.name}"
@@ -243,7 +251,9 @@ def _break(spark: Any, backend: str, fault: Fault, converter: Any, mark: Path) -
     if fault.where == "exit":  # All ranks have returned: the value counts, and a note is shown.
         is_correct = error is None and words in notes.getvalue()
     if error is not None and hasattr(error, "rank"):
-        is_correct = is_correct and error.rank == fault.rank
+        # The ranks of a task are lost together.
+        alike = ranks_per_task if fault.how in ("agent", "executor") else 1
+        is_correct = is_correct and error.rank // alike == fault.rank // alike
     return {
         "fault": fault.name,
         "backend": backend,
