@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from sparkdl_runner.base.renamed import renamed
 from sparkdl_runner.base.shown_text import tell
@@ -42,7 +42,11 @@ from sparkdl_runner.launch.wire.function import on_each_rank
 from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.tracking.report.progress_bar import ProgressBar, is_watched
 from sparkdl_runner.tracking.report.progress_lines import ProgressLines
+from sparkdl_runner.tracking.report.slow_ranks import SlowRanks
 from sparkdl_runner.tracking.run.opening.run_name import RunName
+
+if TYPE_CHECKING:
+    from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -227,7 +231,7 @@ class DistributedRunner:
                 variables=driver_variables(self.run_config.environment),
                 spare_seconds=spare_seconds(self.run_config),
             )
-            shown = [bar, *self.reports, *reports]
+            shown = [bar, *self.reports, *reports, *self._slow_ranks(tracked, stop)]
             self._stops.append(stop)
             try:
                 with stop.after(self.run_config.time_limit_seconds), watched(tracked, stop):
@@ -238,6 +242,20 @@ class DistributedRunner:
                 return value
             finally:
                 self._stops.remove(stop)
+
+    def _slow_ranks(self, tracked: TrackedRun | None, stop: StopRequest) -> list[SlowRanks]:
+        """Who names ranks that the others wait for, if that is wanted."""
+        config = self.run_config
+
+        def say(text: str, reason: str) -> None:
+            tell(f"{text}.")
+            if tracked is not None:
+                tracked.note_slow_ranks(text)
+            if reason and config.slow_rank_stops:
+                stop.make(reason)
+
+        factor = config.slow_rank_factor
+        return [] if factor is None else [SlowRanks(factor, config.slow_rank_steps, say)]
 
     def request_stop(self, reason: str = "asked for on the driver") -> None:
         """Asks the current run to end by itself; called in another thread than ``run``.

@@ -12,7 +12,10 @@ from sparkdl_runner.tracking.settings import Tracking
 
 MOST_NAME_CHARACTERS = 100
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_NAME_CHARACTERS - 1}}}")
-_SWITCHES = ("rerun_finished", "restart_user_errors", "allow_unencrypted", "refuse_shared_hosts")
+_SWITCHES = (
+    *("rerun_finished", "restart_user_errors", "allow_unencrypted", "refuse_shared_hosts"),
+    "slow_rank_stops",
+)
 VERBOSITIES = ("all", "log_callback_only")
 NODE_VIEWS = ("host", "task")
 GANGS = ("auto", "barrier", "tasks")
@@ -147,6 +150,18 @@ class RunConfig:
     variables, on Databricks, or since this process has set a tracking URI or has a run active),
     or if the function, a helper function in its module, or the script calls MLflow."""
 
+    slow_rank_factor: float | None = 1.3
+    """A rank is named, on the console and as a tag of the MLflow run, whose compute or data time in
+    a step is beyond so many times the median of the other ranks. It needs ``log_metrics`` on all
+    ranks, as the ``Trainer`` calls it. None names none."""
+
+    slow_rank_steps: int = 50
+    """Over how many steps ranks are compared, twice in a row; and for 2.5 seconds at least."""
+
+    slow_rank_stops: bool = False
+    """Whether ``should_stop`` then tells the function to end by itself, with the rank as the
+    reason: to go on elsewhere, from the checkpoint."""
+
     port_range: tuple[int, int] | None = None
     """The first and the last port of the driver's channel and of what rank 0's host serves, for
     clusters with firewalls; None for any free ones. An attempt takes one port on the driver's host
@@ -194,6 +209,8 @@ class RunConfig:
         if self.time_limit_seconds is not None:
             _check_seconds("time_limit_seconds", self.time_limit_seconds, least=1)
         _check_count("max_restarts", self.max_restarts, least=0)
+        _check_count("slow_rank_steps", self.slow_rank_steps, least=1)
+        _check_factor("slow_rank_factor", self.slow_rank_factor)
         for name in ("min_num_proc", "ranks_per_task"):
             if getattr(self, name) is not None:
                 _check_count(name, getattr(self, name), least=1)
@@ -331,6 +348,15 @@ def _check_seconds(name: str, value: Any, *, least: float) -> None:
         raise TypeError(f"{name} is {value!r}; it must be a number of seconds.")
     if not least <= value < float("inf"):
         raise ValueError(f"{name} is {value!r}; it must be {least} or more seconds, and finite.")
+
+
+def _check_factor(name: str, value: Any) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is {value!r}; it must be a number, or None.")
+    if not 1 < value < float("inf"):
+        raise ValueError(f"{name} is {value!r}; it must be more than 1, and finite.")
 
 
 def _check_count(name: str, value: Any, *, least: int) -> None:

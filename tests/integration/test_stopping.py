@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -76,3 +77,38 @@ def test_the_tag_of_the_run_asks_once(tmp_path, monkeypatch, new_store):
     assert first == second
     assert first[1:] == ("the run's tag sparkdl_runner.stop asks for it: enough", 0, False)
     assert stop_tag.STOP_TAG not in client.get_run(run).data.tags
+
+
+def test_a_rank_that_the_others_wait_for_is_named_and_may_end_the_training(
+    tmp_path, monkeypatch, new_store, capfd
+):
+    import mlflow
+
+    store = new_store(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+
+    def train() -> tuple[int, str]:
+        import torch
+        import torch.distributed as dist
+
+        from sparkdl_runner.checkpoint import should_stop
+        from sparkdl_runner.tracking import log_metrics
+
+        dist.init_process_group("gloo")
+        for step in range(1, 10_000):
+            time.sleep(0.09 if dist.get_rank() == 1 else 0.03)
+            dist.all_reduce(torch.ones(1))
+            log_metrics(step, samples=1)
+            if stop := should_stop():
+                return step, stop.reason
+        raise AssertionError("nobody was named")
+
+    config = RunConfig(tracking=True, slow_rank_stops=True, slow_rank_steps=10)
+    runner = DistributedRunner(num_proc=-2, run_config=config)
+    first, second = runner.gather(train)
+    assert first == second
+    assert re.fullmatch(r"rank 1 on \S+ is slow", first[1])
+    named = r"rank 1 on \S+ is slow: its compute takes \S+ ms of a step, and \S+ ms on the other"
+    assert len(re.findall(f"sparkdl_runner: {named}", capfd.readouterr().err)) == 1
+    tags = mlflow.MlflowClient(store).get_run(runner.mlflow_run_id).data.tags
+    assert re.match(named, tags["sparkdl_runner.slow_ranks"])

@@ -22,7 +22,7 @@ from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.rank_run import NAME_TAG, RunTicket
 from sparkdl_runner.tracking.report.performance import host_entries
 from sparkdl_runner.tracking.report.run_folder import RunFolder
-from sparkdl_runner.tracking.report.run_summary import LOST_TAG, WARNING_TAG
+from sparkdl_runner.tracking.report.run_summary import LOST_TAG, SLOW_TAG, WARNING_TAG
 from sparkdl_runner.tracking.run import left_run, undelivered
 from sparkdl_runner.tracking.run import parameters_and_tags as description
 from sparkdl_runner.tracking.run.attempts import Attempts
@@ -236,6 +236,10 @@ class TrackedRun(Reports):
     def warn(self, warning: str) -> None:
         """Keeps a warning that all ranks of an attempt gave cause for, for the run's page."""
         self._log([["tag", WARNING_TAG, warning]])
+
+    def note_slow_ranks(self, text: str) -> None:
+        """Shows on the run's page which ranks the others wait for now."""
+        self._log([["tag", SLOW_TAG, text]])
 
     def keep_value(self, value: Any) -> None:
         """Keeps the value of a training with a name, for later calls."""

@@ -1,0 +1,120 @@
+"""A rank that computes or reads for longer than the others, named while the training goes on.
+
+All ranks wait for the slowest at each step. So one slow host costs as much as if all were slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from sparkdl_runner.rank.reports import Reports
+from sparkdl_runner.rank.world import World
+from sparkdl_runner.tracking.report.performance import Counts
+from sparkdl_runner.tracking.time_use import COMPUTE, DATA, LABELS
+
+# Ranks' time is sampled: what was sampled for less than this is chance.
+SURE_SECONDS = 2.5
+# A part that is slow and hardly counts in a step is not worth a word.
+LEAST_SHARE = 0.1
+# A rank is named once it was slow in so many spans in a row, as a busy host may be for one.
+SPANS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowPart:
+    """What of a rank's step is slow, over one span."""
+
+    rank: int
+    part: str
+    seconds: float
+    """Of each step."""
+    usual_seconds: float
+    """The median of the other ranks."""
+
+
+class SlowRanks(Reports):
+    """Compares the ranks of an attempt, span by span.
+
+    Args:
+        factor: Beyond how many times the median of the others a rank is slow.
+        steps: How many steps a span has at least.
+        say: Takes a text whenever other ranks are slow than before; and a reason to stop, in at
+            most 200 bytes, empty if none is slow any more.
+    """
+
+    def __init__(self, factor: float, steps: int, say: Callable[[str, str], None]) -> None:
+        self._factor = factor
+        self._steps = steps
+        self._say = say
+        self._attempt = -1
+        self._forget()
+
+    def _forget(self) -> None:
+        self._worlds: dict[int, World] = {}
+        self._now: dict[int, Counts] = {}
+        self._since: dict[int, Counts] = {}
+        self._rows: dict[tuple[int, str], int] = {}
+        """In how many spans in a row a part of a rank has been slow."""
+        self._named: set[tuple[int, str]] = set()
+
+    def progress(self, world: World, report: dict[str, Any]) -> None:
+        """See ``Reports.progress``."""
+        if world.attempt != self._attempt:
+            self._attempt = world.attempt
+            self._forget()
+        self._worlds[world.rank] = world
+        self._now[world.rank] = Counts.of(report)
+        self._since.setdefault(world.rank, self._now[world.rank])
+        if len(self._now) < max(2, world.size):
+            return
+        spans = {rank: now.plus(self._since[rank], -1) for rank, now in self._now.items()}
+        if all(
+            span.steps >= self._steps and span.running_seconds >= SURE_SECONDS
+            for span in spans.values()
+        ):
+            self._since = dict(self._now)
+            self._compare(slow_parts(spans, self._factor))
+
+    def _compare(self, slow: list[SlowPart]) -> None:
+        found = {(one.rank, one.part): one for one in slow}
+        self._rows = {key: self._rows.get(key, 0) + 1 for key in found}
+        named = {key for key, rows in self._rows.items() if rows >= SPANS or key in self._named}
+        if named == self._named:
+            return
+        self._named = named
+        if not named:
+            self._say("no rank is slower than the others any more", "")
+            return
+        first = self._worlds[min(named)[0]]
+        self._say(
+            "; ".join(self._described(found[key]) for key in sorted(named)),
+            f"rank {first.rank} on {first.host:.150} is slow",
+        )
+
+    def _described(self, slow: SlowPart) -> str:
+        return (
+            f"rank {slow.rank} on {self._worlds[slow.rank].place} is slow: its "
+            f"{LABELS[slow.part]} takes {1000 * slow.seconds:.3g} ms of a step, and "
+            f"{1000 * slow.usual_seconds:.3g} ms on the other ranks, which wait for it"
+        )
+
+
+def slow_parts(spans: Mapping[int, Counts], factor: float) -> list[SlowPart]:
+    """The parts of ranks' steps that are slow.
+
+    Args:
+        spans: What each rank has counted meanwhile.
+        factor: See ``SlowRanks``.
+    """
+    slow = []
+    for rank, span in spans.items():
+        for part in (DATA, COMPUTE):
+            seconds = span.per_step(part)
+            usual = median(other.per_step(part) for key, other in spans.items() if key != rank)
+            matters = (seconds - usual) * span.steps > LEAST_SHARE * span.running_seconds
+            if seconds > factor * usual and matters:
+                slow.append(SlowPart(rank=rank, part=part, seconds=seconds, usual_seconds=usual))
+    return slow
