@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import median
+from statistics import median_high
 from typing import Any
 
 from sparkdl_runner.rank.reports import Reports
@@ -113,7 +113,7 @@ def slow_parts(spans: Mapping[int, Counts], factor: float) -> list[SlowPart]:
     for rank, span in spans.items():
         for part in (DATA, COMPUTE):
             seconds = span.per_step(part)
-            usual = median(other.per_step(part) for key, other in spans.items() if key != rank)
+            usual = median_high(other.per_step(part) for key, other in spans.items() if key != rank)
             matters = (seconds - usual) * span.steps > LEAST_SHARE * span.running_seconds
             if seconds > factor * usual and matters:
                 slow.append(SlowPart(rank=rank, part=part, seconds=seconds, usual_seconds=usual))
