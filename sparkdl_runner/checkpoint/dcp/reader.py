@@ -24,18 +24,17 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from sparkdl_runner.base.filesystem import StorageOptions
-from sparkdl_runner.checkpoint.dcp.steps import step_of
+from sparkdl_runner.checkpoint.dcp.steps import OfSteps
 from sparkdl_runner.checkpoint.directory import shards
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import Name, read_manifest
 from sparkdl_runner.checkpoint.directory.reader import CheckpointReader
 from sparkdl_runner.checkpoint.directory.state_files import state_in
-from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
 from sparkdl_runner.checkpoint.directory.transient_errors import patiently
 from sparkdl_runner.checkpoint.errors import CheckpointError, DamageError
 
 
-class DcpReader(StorageReader):
+class DcpReader(OfSteps, StorageReader):
     """Loads by ``torch.distributed.checkpoint`` from a directory of checkpoints.
 
     Example::
@@ -62,15 +61,11 @@ class DcpReader(StorageReader):
     def __init__(
         self, directory: str | os.PathLike[str], *, storage_options: StorageOptions | None = None
     ) -> None:
-        self._storage = open_storage(directory_url(directory), storage_options)
-        self._step: int | None = None
-        self._passed_over: set[Name] = set()
+        super().__init__(directory, storage_options)
+        self.passed_over: set[Name] = set()
+        """Checkpoints that are as if they were not there."""
         self._reader: CheckpointReader | None = None
         self._places: dict[MetadataIndex, dict[str, Any]] = {}
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Takes the step that is to be read; see ``step_of``."""
-        self._step = None if checkpoint_id is None else step_of(checkpoint_id)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """What the checkpoint holds.
@@ -79,11 +74,11 @@ class DcpReader(StorageReader):
             CheckpointError: There is none, it is damaged, or it is not sharded.
         """
         storage, step = self._storage, self._step
-        names = patiently(storage, lambda: committed(storage)) - self._passed_over
+        names = patiently(storage, lambda: committed(storage)) - self.passed_over
         self.name = max((one for one in names if step in (None, one.step)), default=None)
         if self.name is None:
             raise _NoCheckpointError(
-                f"There is no {'other ' if self._passed_over else ''}checkpoint "
+                f"There is no {'other ' if self.passed_over else ''}checkpoint "
                 f"{'' if step is None else f'of step {step} '}in {storage.shown}."
             )
         try:
@@ -142,15 +137,6 @@ class DcpReader(StorageReader):
         done.set_result(None)
         return done
 
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether it names a step."""
-        try:
-            step_of(checkpoint_id)
-        except ValueError:
-            return False
-        return True
-
     def _load(self, path: str) -> Any:
         assert self._reader is not None  # noqa: S101 - read_metadata came before
         try:
@@ -202,8 +188,10 @@ def load_newest(
             damaged = [cause for cause in causes if isinstance(cause, _DamagedError)]
             if damaged:
                 warnings.warn(f"{damaged[0]} The one before is loaded.", stacklevel=2)
-                reader.pass_over({cause.name for cause in damaged})
-            elif reader.is_first and all(isinstance(one, _NoCheckpointError) for one in causes):
+                reader.passed_over |= {cause.name for cause in damaged}
+            elif not reader.passed_over and all(
+                isinstance(one, _NoCheckpointError) for one in causes
+            ):
                 return None
             else:
                 raise
@@ -228,21 +216,12 @@ class _DamagedError(CheckpointError):
 
 
 class _Candidate(DcpReader):
-    """Reads the newest checkpoint that was not passed over.
+    """Tells what kind of error there was.
 
     DCP hides the kind of an error of ``read_metadata``. So the next call raises it.
     """
 
     _error: Exception | None = None
-
-    @property
-    def is_first(self) -> bool:
-        """Whether none was passed over yet."""
-        return not self._passed_over
-
-    def pass_over(self, names: set[Name]) -> None:
-        """Reads these no more."""
-        self._passed_over |= names
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """What the checkpoint holds; nothing, if it cannot be read."""

@@ -23,12 +23,11 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from sparkdl_runner.base.filesystem import StorageOptions
-from sparkdl_runner.checkpoint.dcp.steps import step_of
+from sparkdl_runner.checkpoint.dcp.steps import OfSteps
 from sparkdl_runner.checkpoint.directory.files import FileEntry
 from sparkdl_runner.checkpoint.directory.manifest import MANIFEST, Manifest, Name
 from sparkdl_runner.checkpoint.directory.shards import shards_state, wholes_state
 from sparkdl_runner.checkpoint.directory.state_files import SUFFIX, flatten
-from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
 from sparkdl_runner.checkpoint.directory.transient_errors import patiently
 from sparkdl_runner.checkpoint.errors import CheckpointError
 from sparkdl_runner.checkpoint.peers import host
@@ -50,7 +49,7 @@ class _Ticket:
     token: str
 
 
-class DcpWriter(StorageWriter):
+class DcpWriter(OfSteps, StorageWriter):
     """Saves by ``torch.distributed.checkpoint`` into a directory of checkpoints.
 
     Example::
@@ -82,17 +81,12 @@ class DcpWriter(StorageWriter):
         retry_seconds: float = 60.0,
         storage_options: StorageOptions | None = None,
     ) -> None:
+        super().__init__(directory, storage_options, retry_seconds)
         self._policy = SavePolicy(retry_seconds=retry_seconds)
-        self._storage = open_storage(directory_url(directory), storage_options, retry_seconds)
-        self._step: int | None = None
         self._attempt: tuple[int, str] | None = None
         self._hosts: list[str] = []
         self._commit: Commit | None = None
         self._own: list[FileEntry] = []
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Takes the step of the next save; see ``step_of``."""
-        self._step = None if checkpoint_id is None else step_of(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Refuses what cannot be saved with one commit, or without a step."""
@@ -145,15 +139,6 @@ class DcpWriter(StorageWriter):
             self._commit.commit(self._own)
         except Exception as error:  # Storages raise errors of many kinds.
             raise save_error(self._storage, self._commit.job, error) from error
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether it names a step."""
-        try:
-            step_of(checkpoint_id)
-        except ValueError:
-            return False
-        return True
 
     def _begin(self, plans: list[SavePlan]) -> tuple[int, str]:
         if not all(getattr(plan, "usable", True) for plan in plans):  # Since torch 2.7.

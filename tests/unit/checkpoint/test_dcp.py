@@ -308,7 +308,7 @@ def test_ranks_that_find_different_checkpoints_read_none(in_memory):
 
     class Late(DcpReader):
         def read_metadata(self, *args, **kwargs):
-            self._passed_over = {Name(step=2, attempt=1)} if dist.get_rank() else set()
+            self.passed_over = {Name(step=2, attempt=1)} if dist.get_rank() else set()
             return super().read_metadata(*args, **kwargs)
 
     for error in as_ranks(2, lambda _: dcp.load({"a": 0}, storage_reader=Late(in_memory))):
