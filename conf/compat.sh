@@ -92,7 +92,10 @@ try() {
             ;;
     esac
     MLFLOW_TRACKING_URI=$(cat "$folder/url") "$python" tests/compat/tracked_training.py || wrong=1
-    "$python" -m pytest tests/integration/test_plain_calls.py -q -p no:cacheprovider || wrong=1
+    case $1 in
+        ai-runtime-*) ;; # The tests' fixtures need a whole Spark; databricks-18 has the same MLflow.
+        *) "$python" -m pytest tests/integration/test_plain_calls.py -q -p no:cacheprovider || wrong=1 ;;
+    esac
     return $wrong
 }
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,8 @@ from sparkdl_runner.data.convert.sources import Request, sources_of
 from sparkdl_runner.data.dataset.place import PARENT_CACHE_DIR_URL_CONF
 
 pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -110,6 +115,22 @@ def test_what_nobody_can_vouch_for_is_converted_anew(spark, caplog):
 def test_nulls_are_named(spark):
     with pytest.raises(DatasetError, match=r"nulls in column 'f' \(1\)"):
         make_spark_converter(spark.createDataFrame([([1.0],), ([None],)], "f array<float>"))
+
+
+def test_a_client_without_java_trains_on_its_own_machine(server):
+    """As on Databricks' AI Runtime: rows from the server, and ranks beside the client."""
+    folder = Path(sys.executable).parent
+    assert not shutil.which("java", path=folder)
+    left_out = ("JAVA_HOME", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE")
+    inherited = {name: text for name, text in os.environ.items() if name not in left_out}
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests" / "compat" / "environment.py"],
+        env={**inherited, "PATH": str(folder), "SPARK_REMOTE": server.url},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "data of a server, loader and checkpoint here: right" in done.stdout
 
 
 def test_where_the_server_is_on_this_host_it_needs_no_setting(session, tmp_path, monkeypatch):
