@@ -69,7 +69,7 @@ def digits(page: Page, spark: Any) -> SparkDatasetConverter:
 
 
 class Store:
-    """The MLflow store of these tests, and the runs that drivers have opened in it."""
+    """The MLflow store of a test, and the runs that drivers have opened in it."""
 
     def __init__(self, uri: str) -> None:
         self.uri = f"{uri}?timeout=60"
@@ -96,9 +96,9 @@ class Store:
         return [point.step for point in self.client.get_metric_history(run_id, metric)]
 
 
-@pytest.fixture(scope="module")
-def store(home: Path, new_store: Callable[[Path], str]) -> Store:
-    return Store(new_store(home))
+@pytest.fixture
+def store(tmp_path: Path, new_store: Callable[[Path], str]) -> Store:
+    return Store(new_store(tmp_path))
 
 
 def dies_once(train: Train, where: str, dies_after: int, *arguments: Any) -> tuple[float, int]:
