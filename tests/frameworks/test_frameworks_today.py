@@ -7,6 +7,7 @@ Spark, and goes on by its own checkpoint when a rank is lost.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import os
 import signal
@@ -69,7 +70,7 @@ def digits(page: Page, spark: Any) -> SparkDatasetConverter:
 
 
 class Store:
-    """The MLflow store of these tests, and the runs that drivers have opened in it."""
+    """The MLflow store of a test, and the runs that drivers have opened in it."""
 
     def __init__(self, uri: str) -> None:
         self.uri = f"{uri}?timeout=60"
@@ -96,9 +97,9 @@ class Store:
         return [point.step for point in self.client.get_metric_history(run_id, metric)]
 
 
-@pytest.fixture(scope="module")
-def store(home: Path, new_store: Callable[[Path], str]) -> Store:
-    return Store(new_store(home))
+@pytest.fixture
+def store(tmp_path: Path, new_store: Callable[[Path], str]) -> Store:
+    return Store(new_store(tmp_path))
 
 
 def dies_once(train: Train, where: str, dies_after: int, *arguments: Any) -> tuple[float, int]:
@@ -209,29 +210,25 @@ def test_todays_transformers_train_as_the_page_shows(page, digits, home, store):
     assert store.steps(runner.mlflow_run_id, "loss") == list(range(5, 66, 5))
 
 
+def by_deepspeed(train: Train, *arguments: Any) -> float:
+    """Trains with another argument of TRL's configuration, which is one of Transformers'."""
+    import trl
+
+    settings = {
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_clipping": "auto",
+        "zero_optimization": {"stage": 2},
+        "zero_allow_untested_optimizer": True,
+    }
+    trl.SFTConfig = functools.partial(trl.SFTConfig, deepspeed=settings)
+    return train(*arguments)
+
+
 def test_a_trainer_of_transformers_takes_deepspeed(page, home, store):
-    def fine_tune(train: Train, *arguments: Any) -> float:
-        import trl
-
-        class Config(trl.SFTConfig):
-            def __init__(self, **values: Any) -> None:
-                zero = {"stage": 2}
-                sizes = {"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": "auto"}
-                settings = {
-                    **sizes,
-                    "zero_optimization": zero,
-                    "zero_allow_untested_optimizer": True,
-                }
-                super().__init__(**values, deepspeed=settings)
-
-        trl.SFTConfig = Config
-        return train(*arguments)
-
     losses = []
-    for wrapped in (False, True):
+    for name, begin in (("plain", ()), ("by-deepspeed", (by_deepspeed,))):
         runner = store.runner()
-        folder = f"{home}/by-deepspeed-{wrapped}"
-        arguments = page["fine_tune"], page["texts"], folder, False
-        losses.append(runner.run(fine_tune, *arguments) if wrapped else runner.run(*arguments))
+        call = *begin, page["fine_tune"], page["texts"], f"{home}/{name}", False
+        losses.append(runner.run(*call))
         assert store.steps(runner.mlflow_run_id, "loss") == [2, 4, 6, 8]
     assert losses[1] == pytest.approx(losses[0], abs=1e-3)
