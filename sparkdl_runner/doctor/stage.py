@@ -153,12 +153,12 @@ class HostTask:
 
     def gather(self, context: Any, own: str) -> list[str] | None:
         """What all tasks tell of themselves; None where this one has come too late."""
+        if self.meeting_port is not None:
+            return meet(self.driver[0], self.meeting_port, self.token, own)
         if self.single_host:  # Spark's barrier polls once a second, and is not needed there.
             return []
-        if self.meeting_port is None:
-            told: list[str] = context.allGather(own)
-            return told
-        return meet(self.driver[0], self.meeting_port, self.token, own)
+        told: list[str] = context.allGather(own)
+        return told
 
 
 @dataclass(frozen=True)
