@@ -153,12 +153,13 @@ class HostTask:
 
     def gather(self, context: Any, own: str) -> list[str] | None:
         """What all tasks tell of themselves; None where this one has come too late."""
-        if self.single_host:  # Spark's barrier polls once a second, and is not needed there.
-            return []
-        if self.meeting_port is None:
-            told: list[str] = context.allGather(own)
-            return told
-        return meet(self.driver[0], self.meeting_port, self.token, own)
+        told: list[str] | None = []
+        if self.meeting_port is not None:
+            told = meet(self.driver[0], self.meeting_port, self.token, own)
+        elif not self.single_host:  # Spark's barrier polls once a second.
+            told = context.allGather(own)
+        # On one host no network is between them.
+        return [] if told and self.single_host else told
 
 
 @dataclass(frozen=True)

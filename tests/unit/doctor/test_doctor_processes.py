@@ -307,11 +307,21 @@ def two_expected(monkeypatch):
 
 def test_tasks_wait_for_one_another_and_who_comes_later_is_told_so(two_expected):
     assert stage.meet("127.0.0.1", two_expected.port, b"x" * stage.TOKEN_BYTES, "?") == ["?"]
+    task = stage.HostTask(
+        token=TOKEN,
+        driver=("127.0.0.1", 1),
+        single_host=True,  # As through Spark Connect, where executors are on the client's host.
+        driver_prefix="",
+        script="",
+        request={},
+        meeting_port=two_expected.port,
+    )
     with ThreadPoolExecutor() as pool:
-        first = pool.submit(stage.meet, "127.0.0.1", two_expected.port, TOKEN, "a")
+        first = pool.submit(task.gather, None, "a")
         second = pool.submit(stage.meet, "127.0.0.1", two_expected.port, TOKEN, "b")
-        assert sorted(first.result()) == sorted(second.result()) == ["a", "b"]
-    assert stage.meet("127.0.0.1", two_expected.port, TOKEN, "c") is None
+        assert sorted(second.result()) == ["a", "b"]
+        assert first.result() == []  # Nobody probes a network there.
+    assert task.gather(None, "c") is None
     told = two_expected.answers(lambda: ['{"place": 1}', '{"place": 1}'], pytest.fail)
     assert told == {"hosts": [{"place": 1}], "tasks": 2}
 

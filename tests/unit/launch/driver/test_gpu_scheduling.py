@@ -15,6 +15,8 @@ def context(master="spark://host:7077", version="3.5.9", **settings):
         "gpus": "spark.executor.resource.gpu.amount",
         "per_task": "spark.task.resource.gpu.amount",
         "cores": "spark.executor.cores",
+        "dynamic": "spark.dynamicAllocation.enabled",
+        "script": "spark.executor.resource.gpu.discoveryScript",
     }
     found = {names[name]: str(value) for name, value in settings.items()}
     return SimpleNamespace(
@@ -56,3 +58,14 @@ def test_shared_gpus_are_refused_with_the_setting_to_change(arguments, obstacle,
     shared = {"gpus": 2, **arguments} | ({"per_task": per_task} if per_task else {})
     with pytest.raises(LaunchError, match=rf"{obstacle}\. Set spark\.task\.resource\.gpu\.amount"):
         rank_profile(context(**shared))
+
+
+def test_executors_that_come_for_the_ranks_are_asked_for_with_their_gpus():
+    """A profile of another task alone fits no executor that is yet to come."""
+    shared = {"gpus": 2, "per_task": "0.25", "cores": 8, "script": "/opt/gpus.sh"}
+    assert not rank_profile(context(**shared)).executorResources
+    found = rank_profile(context(**shared, dynamic="true"))
+    assert found.taskResources["cpus"].amount == 4
+    assert found.executorResources["cores"].amount == 8
+    gpus = found.executorResources["gpu"]
+    assert (gpus.amount, gpus.discoveryScript, gpus.vendor) == (2, "/opt/gpus.sh", "")
