@@ -6,12 +6,14 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
+from sparkdl_runner.base.redaction import Redactor, secrets_of
 from sparkdl_runner.base.renamed import renamed
 from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.base.version import __version__
 from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.launch.agent.worker_environment import (
     driver_search_path,
@@ -40,13 +42,11 @@ from sparkdl_runner.launch.script.script import Script
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
 from sparkdl_runner.launch.wire.function import on_each_rank
 from sparkdl_runner.rank.reports import Reports
+from sparkdl_runner.tracking.report.events import events_to
 from sparkdl_runner.tracking.report.progress_bar import ProgressBar, is_watched
 from sparkdl_runner.tracking.report.progress_lines import ProgressLines
 from sparkdl_runner.tracking.report.slow_ranks import SlowRanks
 from sparkdl_runner.tracking.run.opening.run_name import RunName
-
-if TYPE_CHECKING:
-    from sparkdl_runner.tracking.run.tracked_run import TrackedRun
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -231,10 +231,16 @@ class DistributedRunner:
                 variables=driver_variables(self.run_config.environment),
                 spare_seconds=spare_seconds(self.run_config),
             )
-            shown = [bar, *self.reports, *reports, *self._slow_ranks(tracked, stop)]
             self._stops.append(stop)
             try:
-                with stop.after(self.run_config.time_limit_seconds), watched(tracked, stop):
+                with (
+                    self._events(attempt.run, secrets) as events,
+                    stop.after(self.run_config.time_limit_seconds),
+                    watched(tracked, stop),
+                ):
+                    shown = [bar, *self.reports, *reports, *events]
+                    told = shown if tracked is None else [tracked, *shown]
+                    shown += self._slow_ranks(told, stop)
                     value = run_with_restarts(launcher, attempt, tracked, shown, stop)
                 # A training that was asked to end early continues when it is called again.
                 if tracked is not None and named is not None and not stop.reason:
@@ -243,14 +249,26 @@ class DistributedRunner:
             finally:
                 self._stops.remove(stop)
 
-    def _slow_ranks(self, tracked: TrackedRun | None, stop: StopRequest) -> list[SlowRanks]:
+    def _events(self, run: str, secrets: Sequence[str]) -> AbstractContextManager[list[Reports]]:
+        """Who tells programs of the run; see ``events_to``."""
+        redact = Redactor([*secrets_of(), *secrets])
+        started = {
+            "run": run,
+            "mlflow_run_id": self.mlflow_run_id,
+            "num_proc": self.num_proc,
+            "backend": self.backend.name,
+            "version": __version__,
+        }
+        return events_to(self.run_config.events, redact, started)
+
+    def _slow_ranks(self, told: Sequence[Reports], stop: StopRequest) -> list[SlowRanks]:
         """Who names ranks that the others wait for, if that is wanted."""
         config = self.run_config
 
         def say(text: str, reason: str) -> None:
             tell(f"{text}.")
-            if tracked is not None:
-                tracked.note_slow_ranks(text)
+            for one in told:
+                one.slow_ranks(text)
             if reason and config.slow_rank_stops:
                 stop.make(reason)
 

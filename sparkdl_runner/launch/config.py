@@ -150,6 +150,10 @@ class RunConfig:
     variables, on Databricks, or since this process has set a tracking URI or has a run active),
     or if the function, a helper function in its module, or the script calls MLflow."""
 
+    events: str | None = None
+    """Where the run tells programs what happens to it, a line of JSON an event: a path on the
+    driver's host, to whose file they are added, or ``"-"`` for standard output."""
+
     slow_rank_factor: float | None = 1.3
     """A rank is named, on the console and as a tag of the MLflow run, whose compute or data time in
     a step is beyond so many times the median of the other ranks. It needs ``log_metrics`` on all
@@ -237,8 +241,9 @@ class RunConfig:
 
             url = directory_url(self.elastic_state_url)
             object.__setattr__(self, "elastic_state_url", url)
-        if self.log_directory is not None and not isinstance(self.log_directory, str):
-            raise TypeError(f"log_directory is {self.log_directory!r}; it must be a path.")
+        for name in ("log_directory", "events"):
+            if not isinstance(getattr(self, name), str | None):
+                raise TypeError(f"{name} is {getattr(self, name)!r}; it must be a path.")
 
 
 def check_min_num_proc(config: RunConfig, num_proc: int) -> None:

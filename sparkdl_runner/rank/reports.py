@@ -19,6 +19,15 @@ class Reports:
                 raises a ``RunCancelledError`` with it. Returns at once; any thread may call it.
         """
 
+    def begin_attempt(self, attempt: int) -> None:
+        """Is told the number of the attempt whose ranks are about to start."""
+
+    def end_attempt(self, error: BaseException | None, growth: str = "") -> None:
+        """Is told how the ranks ended: by an error, for a growth (its reason), or by returning."""
+
+    def slow_ranks(self, text: str) -> None:
+        """Is told which ranks the others wait for from now on."""
+
     def printed(self, world: World, lines: list[str]) -> bool:
         """Takes lines that a rank printed.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
@@ -103,7 +104,8 @@ def test_a_rank_that_the_others_wait_for_is_named_and_may_end_the_training(
                 return step, stop.reason
         raise AssertionError("nobody was named")
 
-    config = RunConfig(tracking=True, slow_rank_stops=True, slow_rank_steps=10)
+    path = tmp_path / "events.jsonl"
+    config = RunConfig(tracking=True, slow_rank_stops=True, slow_rank_steps=10, events=str(path))
     runner = DistributedRunner(num_proc=-2, run_config=config)
     first, second = runner.gather(train)
     assert first == second
@@ -112,3 +114,9 @@ def test_a_rank_that_the_others_wait_for_is_named_and_may_end_the_training(
     assert len(re.findall(f"sparkdl_runner: {named}", capfd.readouterr().err)) == 1
     tags = mlflow.MlflowClient(store).get_run(runner.mlflow_run_id).data.tags
     assert re.match(named, tags["sparkdl_runner.slow_ranks"])
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    kinds = [event["event"] for event in events]
+    assert (kinds[:2], kinds[-1]) == (["started", "attempt"], "ended")
+    assert events[0]["mlflow_run_id"] == runner.mlflow_run_id
+    assert {"progress", "slow_ranks"} <= set(kinds)
+    assert events[-1]["status"] == "finished"

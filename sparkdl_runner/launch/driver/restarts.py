@@ -64,14 +64,15 @@ def run_with_restarts(
         RunnerError: What ended the last attempt.
     """
     saves = _Saves()
-    reports = [saves, *shown] if tracked is None else [saves, tracked, *shown]
+    reports = [saves, *([] if tracked is None else [tracked]), *shown]
     first, history = attempt.number, History()
     while True:
         stop.raise_if_cancelled()
         number, is_restart = first + history.attempts, history.attempts > 0
         attempt = replace(attempt, number=number, is_restart=is_restart)
+        for one in reports:
+            one.begin_attempt(attempt.number)
         if tracked is not None:
-            tracked.begin_attempt(attempt.number)
             ticket = tracked.ticket(single_host=launcher.is_single_host)
             attempt = replace(attempt, ticket=ticket)
         began, saved = time.monotonic(), saves.step
@@ -82,8 +83,8 @@ def run_with_restarts(
             value = None if growth else result_of(outcomes, attempt.run)
             apart = "" if growth else check_joined(outcomes, attempt.config)
         except BaseException as error:
-            if tracked is not None:
-                tracked.end_attempt(error)
+            for one in reports:
+                one.end_attempt(error)
             if not isinstance(error, RunnerError):
                 raise
             stop.raise_if_cancelled()
@@ -96,10 +97,10 @@ def run_with_restarts(
             history = decision.history
             stop.cancelled.wait(decision.wait_seconds)
         else:
-            if tracked is not None:
-                tracked.end_attempt(None, growth)
-                if apart:
-                    tracked.warn(apart)
+            for one in reports:
+                one.end_attempt(None, growth)
+            if tracked is not None and apart:
+                tracked.warn(apart)
             if not growth:
                 return value
             tell(growth)

@@ -180,12 +180,12 @@ class TrackedRun(Reports):
         )
 
     def begin_attempt(self, attempt: int) -> None:
-        """Says that ranks are about to start."""
+        """See ``Reports.begin_attempt``."""
         self._journal.begin_attempt(attempt)
         self._log(self._attempts.begin(attempt))
 
     def end_attempt(self, error: BaseException | None, growth: str = "") -> None:
-        """Logs how the ranks ended: by an error, for a growth (its reason), or by returning."""
+        """See ``Reports.end_attempt``."""
         if isinstance(error, NotPicklableError) and error.kept is not None:
             with suppress(OSError):  # The file is on this host, and the error says so.
                 place = self._folder.keep_value(error.kept)
@@ -237,8 +237,8 @@ class TrackedRun(Reports):
         """Keeps a warning that all ranks of an attempt gave cause for, for the run's page."""
         self._log([["tag", WARNING_TAG, warning]])
 
-    def note_slow_ranks(self, text: str) -> None:
-        """Shows on the run's page which ranks the others wait for now."""
+    def slow_ranks(self, text: str) -> None:
+        """See ``Reports.slow_ranks``."""
         self._log([["tag", SLOW_TAG, text]])
 
     def keep_value(self, value: Any) -> None:
