@@ -62,6 +62,7 @@ PAGES = (
     ),
     Page("training.md", "sparkdl_runner.Trainer", (f"{PACKAGE}.training.loop.trainer",)),
     Page("memory.md", "sparkdl_runner.plan_memory", (f"{PACKAGE}.training.memory",)),
+    Page("replicas.md", "sparkdl_runner.verify_replicas", (f"{PACKAGE}.training.replicas",)),
     Page(
         "horovod.md",
         "sparkdl_runner.horovod",

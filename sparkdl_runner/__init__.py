@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sparkdl_runner.torch_distributor import TorchDistributor as TorchDistributor
     from sparkdl_runner.training.loop.trainer import Trainer as Trainer
     from sparkdl_runner.training.memory import plan_memory as plan_memory
+    from sparkdl_runner.training.replicas import verify_replicas as verify_replicas
 
 _HOMES = {
     "DistributedRunner": "runner",
@@ -54,10 +55,11 @@ _HOMES = {
     "end_spare_workers": "launch.driver.calls.spares",
     "log_to_driver": "launch.worker.driver_log",
     "plan_memory": "training.memory",
+    "verify_replicas": "training.replicas",
 }
 
 # Without names that import torch: ``import *`` must not load it.
-__all__ = sorted([*(_HOMES.keys() - {"Trainer", "plan_memory"}), "__version__"])
+__all__ = sorted([*(_HOMES.keys() - {"Trainer", "plan_memory", "verify_replicas"}), "__version__"])
 
 
 def __getattr__(name: str) -> Any:

@@ -31,6 +31,7 @@ from sparkdl_runner.launch.wire.messages import (
     Output,
     PlainValue,
     Progress,
+    Replica,
     Stacks,
     Text,
     Unfinished,
@@ -42,6 +43,7 @@ from sparkdl_runner.launch.wire.messages import (
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
 from sparkdl_runner.launch.wire.rank_lines import write_lines
 from sparkdl_runner.rank.loader_plans import LoaderPlans
+from sparkdl_runner.rank.replicas import Replicas
 from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.rank.world import World
 
@@ -80,6 +82,7 @@ class Gang(ABC):
         self._reports = reports
         self._has_complained = False
         self._plans = LoaderPlans()
+        self._replicas = Replicas()
         self._values = ReturnedValues(attempt.run)
         self._ending = threading.Lock()
         self._timer: threading.Timer | None = None
@@ -130,6 +133,9 @@ class Gang(ABC):
             case LoaderPlan(plan):
                 if (difference := self._plans.compare(world, plan)) is not None:
                     self.failed(_differs(world, difference))
+            case Replica(told):
+                if (found := self._replicas.compare(world, told)) is not None:
+                    self._differ(*found, ends_run=bool(told["ends_run"]))
             case Unsent(count):
                 self._pass_on(lambda taker: taker.unsent(world, count))
             case HostMetrics(values):
@@ -147,6 +153,12 @@ class Gang(ABC):
                 self._values.take(world, text)
             case ValuePart(data, is_first):
                 self._values.take_part(world, data, is_first=is_first)
+
+    def _differ(self, world: World, difference: str, *, ends_run: bool) -> None:
+        if ends_run:
+            self.failed(_differs(world, difference))
+        else:
+            tell(f"rank {world.rank} on {world.place} {difference}")
 
     def _reported(self, world: World, report: dict[str, Any]) -> None:
         entries = report.pop("entries")

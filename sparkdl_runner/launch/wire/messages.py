@@ -142,6 +142,13 @@ class LoaderPlan(Acknowledged):
 
 
 @dataclass
+class Replica(Acknowledged):
+    """What a rank's copy of a model comes to: see ``rank.replicas``."""
+
+    told: dict[str, Any]
+
+
+@dataclass
 class Unsent(Acknowledged):
     """The rank failed, and was ended before it had sent all that it had logged."""
 
@@ -352,7 +359,7 @@ def _table(*messages: type[Message]) -> Table:
     return {message.__name__: message for message in messages}
 
 
-_FROM_RANK = (Text, Progress, Logged, LoaderPlan, Figure)
+_FROM_RANK = (Text, Progress, Logged, LoaderPlan, Replica, Figure)
 WORKER_TO_AGENT = _table(*_FROM_RANK, Pulse, Delivered, Serving, Returned, Raised)
 # An agent sends its worker Stop and Release; the worker needs to know only that one has come.
 AGENT_TO_DRIVER = _table(

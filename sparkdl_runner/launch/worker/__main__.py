@@ -26,7 +26,7 @@ from sparkdl_runner.launch.backends.environment import beside_own
 from sparkdl_runner.launch.wire import function
 from sparkdl_runner.launch.wire.control import Envelope, WorkerPipe
 from sparkdl_runner.launch.wire.failure_report import MAX_MESSAGE, MAX_TRACEBACK
-from sparkdl_runner.launch.wire.messages import Delivered, LoaderPlan, Raised, Returned
+from sparkdl_runner.launch.wire.messages import Delivered, LoaderPlan, Raised, Replica, Returned
 from sparkdl_runner.launch.worker import (
     child_processes,
     driver_log,
@@ -42,7 +42,14 @@ from sparkdl_runner.launch.worker import (
 from sparkdl_runner.launch.worker.driver_folders import new_folders
 from sparkdl_runner.launch.worker.search_path import complete_search_path, search_path_for_children
 from sparkdl_runner.launch.worker.user_traceback import user_traceback
-from sparkdl_runner.rank import loader_plans, preemption, rank_facts, stop_request, world
+from sparkdl_runner.rank import (
+    loader_plans,
+    preemption,
+    rank_facts,
+    replicas,
+    stop_request,
+    world,
+)
 from sparkdl_runner.tracking.rank import rank_tracking as tracking
 from sparkdl_runner.tracking.rank.advice import advice
 
@@ -94,6 +101,7 @@ def main() -> None:
     driver_log.connect(line)
     figures.show_on_driver(line, envelope.world.rank)
     loader_plans.connect(lambda plan: line.send(LoaderPlan(plan)))
+    replicas.connect(lambda told: line.send(Replica(told)))
     preemption.is_sent_by_agent = line.has_word
     pulse.start(line, backend)
     code = _run(line, backend, envelope)
