@@ -14,7 +14,7 @@ from sparkdl_runner.rank import replicas
 
 # Weights that were never made equal differ from the second step on.
 FIRST_STEP = 2
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 _models = itertools.count()
 
 
@@ -85,7 +85,7 @@ def verify_replicas(
     model: nn.Module,
     *,
     optimizer: torch.optim.Optimizer | None = None,
-    every_steps: int = 100,
+    every_steps: int = 200,
     ends_run: bool = True,
 ) -> ReplicaCheck:
     """Has the driver compare all ranks' parameters now and then, and name a rank that differs.
@@ -147,5 +147,10 @@ def _sum_of_bits(tensor: Tensor) -> Tensor:
     """A number that changes with any one bit: the sum of the elements' bits as whole numbers."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
-    integers = tensor.contiguous().view(_INTEGERS[tensor.element_size()])
-    return integers.sum(dtype=torch.int64)
+    flat = tensor.contiguous().reshape(-1)
+    together = 8 // flat.element_size()  # Elements in a whole number of 64 bits: the fastest sum.
+    if together > 1 and flat.numel() % together:
+        return flat.view(_INTEGERS[flat.element_size()]).sum(dtype=torch.int64)
+    if flat.storage_offset() % together:
+        flat = flat.clone()
+    return flat.view(torch.int64).sum()

@@ -86,13 +86,17 @@ def test_who_is_named_is_never_with_most(values):
     st.sampled_from([torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8]),
     st.integers(0, 11),
     st.integers(0, 7),
+    st.sampled_from([12, 24]),
+    st.integers(0, 1),
 )
-def test_any_bit_counts(dtype, element, bit):
-    flat = torch.arange(12).to(dtype)
+def test_any_bit_counts(dtype, element, bit, size, offset):
+    flat = torch.arange(size + offset).to(dtype)[offset:]
     changed = flat.clone()
     changed.view(torch.uint8)[element * flat.element_size()] ^= 1 << bit
-    other = _sum_of_bits(changed.reshape(3, 4).t())  # Not contiguous.
-    assert _sum_of_bits(flat) == _sum_of_bits(flat.reshape(3, 4).t()) != other
+    assert _sum_of_bits(flat) != _sum_of_bits(changed)
+    assert _sum_of_bits(flat) == _sum_of_bits(flat.clone()), "wherever it lies in memory"
+    rows = flat.reshape(3, -1)
+    assert _sum_of_bits(rows.t()) == _sum_of_bits(rows.t().contiguous())
 
 
 @pytest.fixture
