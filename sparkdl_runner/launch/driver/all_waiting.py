@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from sparkdl_runner.launch.config import RunConfig
@@ -36,17 +37,28 @@ def sentence(worlds: Sequence[World], stacks: Mapping[int, Stacks], waited: str)
     if len(worlds) == 1:
         return f"Rank {worlds[0].rank} is the last that runs, and waits for others: it {waited}"
     text = f"All {len(worlds):,} ranks wait for one another, and none is late: each {waited}"
-    places = {_main_thread(stacks[world.rank].text) for world in worlds if world.rank in stacks}
+    places = set(_places(worlds, stacks).values())
     if links := _broken_links(worlds, stacks):
         return f"{text} Messages are not acknowledged {links}: look at the network there."
     if len(places) > 1:
+        apart = [str(world.rank) for world in elsewhere(worlds, stacks)]
+        where = f", and rank {' and '.join(apart)} not where most do" if apart else ""
         text += (
-            f" They wait at {len(places):,} places: ranks that call different collective "
+            f" They wait at {len(places):,} places{where}: ranks that call different collective "
             "operations, or the same in another order, wait like this for ever."
         )
     if len(hosts) == 1:
         return f"{text} All are on host {worlds[0].host}, so no network between hosts is to blame."
     return f"{text} Look at the network between {_named(hosts.values())}."
+
+
+def elsewhere(worlds: Sequence[World], stacks: Mapping[int, Stacks]) -> list[World]:
+    """The ranks that wait at another place than most, if most wait at one."""
+    places = _places(worlds, stacks)
+    usual, count = Counter(places.values()).most_common(1)[0] if places else ("", 0)
+    if 2 * count <= len(places):
+        return []
+    return [world for world in worlds if places.get(world.rank, usual) != usual]
 
 
 def collective_wait_message(
@@ -106,6 +118,11 @@ def _broken_links(worlds: Sequence[World], stacks: Mapping[int, Stacks]) -> str:
     ]
     more = [f"{len(links) - MOST_HOSTS:,} more pairs"] if len(links) > MOST_HOSTS else []
     return ", ".join([*pairs, *more])
+
+
+def _places(worlds: Sequence[World], stacks: Mapping[int, Stacks]) -> dict[int, str]:
+    ranks = [world.rank for world in worlds if world.rank in stacks]
+    return {rank: _main_thread(stacks[rank].text) for rank in ranks}
 
 
 def _main_thread(text: str) -> str:

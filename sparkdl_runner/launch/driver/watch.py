@@ -271,6 +271,8 @@ class Watch:
         ):
             return tuple(outcomes)
         message = all_waiting.sentence(worlds, stacks, outcomes[0].message)
+        apart = all_waiting.elsewhere(worlds, stacks)
+        outcomes.sort(key=lambda outcome: outcome.world not in apart)  # The cause comes first.
         return tuple(
             replace(outcome, status=Status.WAITING, message=message) for outcome in outcomes
         )

@@ -132,7 +132,14 @@ def test_all_idle_is_a_hang_and_who_waits_is_not_its_cause():
             {0: WAITS, 1: WAITS, 2: WAITS},
             "at the network between host-0 (10.0.0.0), host-1 (10.0.0.1) and host-2 (10.0.0.2)",
         ),
-        ({0: WAITS, 1: WAITS, 2: f"{SLEEPS}\n{WAITS}"}, "They wait at 2 places: ranks that call"),
+        (
+            {0: WAITS, 1: WAITS, 2: f"{SLEEPS}\n{WAITS}"},
+            "They wait at 2 places, and rank 2 not where most do: ranks that call different",
+        ),
+        (
+            {0: WAITS, 1: f"here\n{WAITS}", 2: f"{SLEEPS}\n{WAITS}"},
+            "They wait at 3 places: ranks that call different collective operations",
+        ),
     ],
 )
 def test_where_all_wait_none_is_blamed_and_the_error_says_where_to_look(stacks, told):
@@ -144,6 +151,7 @@ def test_where_all_wait_none_is_blamed_and_the_error_says_where_to_look(stacks, 
     assert {one.status for one in failures} == {Status.WAITING}
     error = to_error(root_cause(failures), failures)
     assert isinstance(error, WorkerHungError)
+    assert error.rank == (2 if "not where most do" in told else 0)
     assert str(error).startswith("All 3 ranks wait for one another, and none is late: each has ")
     assert "no progress for 61 s (hang_timeout_seconds=60)" in str(error)
     assert told in str(error)
