@@ -20,6 +20,7 @@ from sparkdl_runner.base.foreign_file import open_regular
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # To step through a folder takes no right to list it, where the system can open it so.
+_TRIES = 5
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 # The kernel shows it for an owner that it does not know, as servers do for root.
 _NOBODY = 65534
@@ -59,8 +60,7 @@ class LocalStorage:
 
     def write(self, name: str, content: bytes) -> None:
         path = self._path(name)
-        self._make_directories(name.rpartition("/")[0])
-        descriptor = os.open(path, _NEW, 0o600)
+        descriptor = self._create(name)
         try:
             try:
                 rest = memoryview(content)
@@ -74,6 +74,17 @@ class LocalStorage:
             with suppress(OSError):  # The error that led here is the one to tell.
                 os.unlink(path)
             raise
+
+    def _create(self, name: str) -> int:
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                self._make_directories(name.rpartition("/")[0])
+                return os.open(self._path(name), _NEW, 0o600)
+            except FileNotFoundError:
+                # A rank that gives up its part of a checkpoint removes folders that are just empty.
+                if not tries_left:
+                    raise
+        raise AssertionError  # The last try returns or raises.
 
     def replace(self, name: str, content: bytes) -> None:
         self.delete(name)
