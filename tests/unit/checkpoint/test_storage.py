@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +79,29 @@ def test_storages_do_the_same(url):
     storage.delete_directory("a/b", [])
     storage.delete_directory("nothing/here", [])
     assert sorted(storage.names()) == ["a/d", "e"]
+
+
+@pytest.mark.parametrize("losses", [1, 4, 5])
+def test_a_folder_that_another_rank_removes_while_it_is_empty_is_made_again(
+    tmp_path, monkeypatch, losses
+):
+    """A rank that gives up its part of a checkpoint does that."""
+    storage = open_storage(f"file://{tmp_path}")
+    make, left = type(storage)._make_directories, [losses]
+
+    def lose(self, directory):
+        make(self, directory)
+        if left[0]:
+            left[0] -= 1
+            shutil.rmtree(tmp_path / "step-1")
+
+    monkeypatch.setattr(type(storage), "_make_directories", lose)
+    if losses == 5:
+        with pytest.raises(FileNotFoundError):
+            storage.write("step-1/attempt-0/a", b"content")
+        return
+    storage.write("step-1/attempt-0/a", b"content")
+    assert (tmp_path / "step-1/attempt-0/a").read_bytes() == b"content"
 
 
 @pytest.mark.parametrize("url", ["local", "fsspec"], indirect=True)
