@@ -108,8 +108,8 @@ def meet(address: str, port: int, token: bytes, own: str) -> list[str] | None:
     """Tells a ``Meeting`` of this task, and waits for the others.
 
     Returns:
-        What each has told; this one's alone where the driver is not reached, and None where the
-        others have met already.
+        The descriptions of all tasks. If the driver is not reached, the list has this task's alone.
+        None if the others have met before.
     """
     try:
         with socket.create_connection((address, port), timeout=CONNECT_SECONDS) as server:
@@ -152,7 +152,7 @@ class HostTask:
             yield json.dumps(answer)
 
     def gather(self, context: Any, own: str) -> list[str] | None:
-        """What all tasks tell of themselves; None where this one has come too late."""
+        """Returns the descriptions of all tasks; None if this task came after they had met."""
         told: list[str] | None = []
         if self.meeting_port is not None:
             told = meet(self.driver[0], self.meeting_port, self.token, own)

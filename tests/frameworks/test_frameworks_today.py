@@ -124,7 +124,7 @@ def dies_once(train: Train, where: str, dies_after: int, *arguments: Any) -> tup
 
 
 def ddp(digits: SparkDatasetConverter) -> float:
-    """What the page's ``deepspeed`` trains, by torch alone."""
+    """Trains as the page's function ``deepspeed`` does, with torch and without DeepSpeed."""
     import torch
     import torch.distributed as dist
 

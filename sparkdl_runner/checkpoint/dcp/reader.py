@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from sparkdl_runner.base.filesystem import StorageOptions
-from sparkdl_runner.checkpoint.dcp.steps import OfSteps
+from sparkdl_runner.checkpoint.dcp.steps import StepDirectory
 from sparkdl_runner.checkpoint.directory import shards
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import Name, read_manifest
@@ -34,7 +34,7 @@ from sparkdl_runner.checkpoint.directory.transient_errors import patiently
 from sparkdl_runner.checkpoint.errors import CheckpointError, DamageError
 
 
-class DcpReader(OfSteps, StorageReader):
+class DcpReader(StepDirectory, StorageReader):
     """Loads by ``torch.distributed.checkpoint`` from a directory of checkpoints.
 
     Example::

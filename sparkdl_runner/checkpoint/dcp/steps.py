@@ -1,4 +1,4 @@
-"""Which step of which directory DCP's ``checkpoint_id`` means."""
+"""The directory of checkpoints, and the step in it that DCP's ``checkpoint_id`` names."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from sparkdl_runner.checkpoint.directory.manifest import Name
 from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
 
 
-class OfSteps:
-    """What a writer and a reader have in common; the arguments are theirs."""
+class StepDirectory:
+    """The base of ``DcpWriter`` and ``DcpReader``. Its arguments are documented there."""
 
     def __init__(
         self,

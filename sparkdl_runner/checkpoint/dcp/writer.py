@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from sparkdl_runner.base.filesystem import StorageOptions
-from sparkdl_runner.checkpoint.dcp.steps import OfSteps
+from sparkdl_runner.checkpoint.dcp.steps import StepDirectory
 from sparkdl_runner.checkpoint.directory.files import FileEntry
 from sparkdl_runner.checkpoint.directory.manifest import MANIFEST, Manifest, Name
 from sparkdl_runner.checkpoint.directory.shards import shards_state, wholes_state
@@ -41,7 +41,7 @@ from sparkdl_runner.checkpoint.save.snapshots import versions
 
 @dataclass(frozen=True, kw_only=True)
 class _Ticket:
-    """What the coordinator tells a rank by its plan; the same at each save of a writer."""
+    """The facts that the coordinator sends to a rank in its plan, the same at each save."""
 
     rank: int
     hosts: list[str]
@@ -49,7 +49,7 @@ class _Ticket:
     token: str
 
 
-class DcpWriter(OfSteps, StorageWriter):
+class DcpWriter(StepDirectory, StorageWriter):
     """Saves by ``torch.distributed.checkpoint`` into a directory of checkpoints.
 
     Example::
@@ -195,7 +195,8 @@ def _own_part(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a rank writes: its description for ``shards.merge``, and each file's content.
 
-    What several ranks may need whole has a file of its own: they read nothing else for it.
+    Whole tensors and values have a file of their own, so that a rank which needs only them does not
+    read the shards.
     """
     about: dict[str, Any] = {"tensors": {}, "values": {}, "paths": {}}
     contents: dict[str, Any] = {}

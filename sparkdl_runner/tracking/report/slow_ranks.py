@@ -25,7 +25,7 @@ SPANS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class SlowPart:
-    """What of a rank's step is slow, over one span."""
+    """A part of a rank's steps that took longer than on other ranks, over one span."""
 
     rank: int
     part: str

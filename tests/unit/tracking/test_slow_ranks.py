@@ -1,4 +1,4 @@
-"""Which ranks are named as slow, when, and how often."""
+"""A rank that is slow is named, once, and no other rank is."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskShape:
-    """What all tasks of a run's ranks have in common."""
+    """The resources and the number of ranks of each task of a run."""
 
     profile: ResourceProfile | None = None
     """What a task asks for; None if Spark's own settings suffice."""
