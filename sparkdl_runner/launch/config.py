@@ -98,7 +98,8 @@ class RunConfig:
     spare_seconds: float | None = None
     """How long a spare worker waits after a call for the next, which then need not import torch. It
     is a process beside each agent, with the backend imported and nothing of yours. 0 starts none.
-    None, the default, is 60 in a notebook, an interactive Python and trials of ``tune``, else 0."""
+    None, the default, is 60 in a notebook, an interactive Python and trials of ``tune``, else 0.
+    With ``max_restarts``, one also waits beside each rank while it trains, to take its place."""
 
     time_limit_seconds: float | None = None
     """How long the training may take, restarts included, before ``should_stop`` tells it to end by

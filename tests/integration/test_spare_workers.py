@@ -175,6 +175,40 @@ def variables():
     return [one for one in os.environ.items() if not one[0].startswith(OF_ONE_RUN)]
 
 
+@pytest.mark.parametrize("spare_seconds", [600.0, 0.0])
+def test_a_restart_takes_a_worker_that_has_waited_for_it(
+    light_ranks: None, tmp_path: Path, spare_seconds: float
+) -> None:
+    others = tmp_path / "others"
+
+    def train() -> int:
+        import os
+        import signal
+        import time
+
+        if not others.exists():
+            while spare_seconds and not others.with_name("waits").exists():
+                time.sleep(0.01)
+            others.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return os.getpid()
+
+    config = RunConfig(
+        tracking=False, spare_seconds=spare_seconds, max_restarts=1, restart_backoff_seconds=0
+    )
+    run = DistributedRunner(num_proc=-1, backend="horovod", run_config=config).submit(train)
+    held: set[int] = set()
+    while spare_seconds and len(held) < 2:  # It, and the one that is to be killed.
+        held = {one.pid for one in psutil.Process().children() if one in workers()}
+    (tmp_path / "waits").touch()
+    process = run.result(timeout=300)
+    if spare_seconds:
+        assert process in held
+        assert waiting()  # For the next call, as after any.
+    else:
+        assert wait_until_gone("sparkdl_runner.launch.worker"), workers()
+
+
 def test_a_spare_ends_when_it_has_waited_long_enough(
     light_ranks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

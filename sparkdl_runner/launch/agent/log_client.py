@@ -61,7 +61,8 @@ class LogClient:
             its rank; or with ``Gather`` if the driver asks
             for that, or is not reached in time. More is tried then, so that the rank is heard
             from when it is.
-        on_stop: Called when the driver asks for the worker's end, or the agent is cut off.
+        on_stop: Called when the driver asks for the worker's end, or the agent is cut off; gets
+            whether the ranks will be started again.
         on_request: Called when the driver asks the function to end by itself; gets the reason.
         on_preempt: Called when the driver knows that this host will be taken away; gets the reason.
         on_growth: Called when the driver asks for an end with the next checkpoint; gets the reason.
@@ -80,7 +81,7 @@ class LogClient:
         is_patient: bool = False,
         copy: int = 0,
         on_assignment: Callable[[Assignment | messages.Gather | messages.Superfluous], None],
-        on_stop: Callable[[], None],
+        on_stop: Callable[[bool], None],
         on_request: Callable[[str], None],
         on_preempt: Callable[[str], None],
         on_growth: Callable[[str], None],
@@ -240,7 +241,7 @@ class LogClient:
             return False
         if not self._stop_heard.is_set():
             self._is_fenced = True
-            self._on_stop()
+            self._on_stop(False)
         return True
 
     def _talk(self, connection: socket.socket) -> None:
@@ -318,9 +319,9 @@ class LogClient:
                 self._on_assignment(replace(assignment, peers=tuple(sorted(self._hosts))))
             case messages.Gather() | messages.Superfluous():
                 self._on_assignment(message)
-            case messages.Stop():
+            case messages.Stop(will_restart):
                 self._stop_heard.set()
-                self._on_stop()
+                self._on_stop(will_restart)
             case messages.RequestStop(reason):
                 self._on_request(reason)
             case messages.Preempt(reason):

@@ -11,8 +11,9 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.base.sent_file import SentFile
@@ -28,6 +29,7 @@ from sparkdl_runner.launch.agent.rank_log import rank_log
 from sparkdl_runner.launch.agent.rank_ports import RankPorts
 from sparkdl_runner.launch.agent.ranks_of_task import RanksOfTask, seen_by_all, shares
 from sparkdl_runner.launch.agent.spares.pool import start_workers
+from sparkdl_runner.launch.agent.spares.restart_spares import RestartSpares
 from sparkdl_runner.launch.agent.spares.task import SpareTask
 from sparkdl_runner.launch.agent.supervision import supervise
 from sparkdl_runner.launch.agent.worker_process import WorkerProcess
@@ -73,11 +75,16 @@ class RankTask:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        outcomes = self._run(context)
-        self.spare.keep(context)
+        spares = RestartSpares(
+            partial(self.spare.keep, context),
+            seconds=self.spare.seconds,
+            may_restart=self.attempt.may_restart,
+        )
+        with closing(spares):
+            outcomes = self._run(context, spares)
         yield from outcomes
 
-    def _run(self, context: Any) -> list[Outcome]:
+    def _run(self, context: Any, spares: RestartSpares) -> list[Outcome]:
         """How the ranks ended; none if the start was given up."""
         if self.attempt.config.refuse_shared_hosts:
             check_host_is_not_shared()
@@ -101,12 +108,17 @@ class RankTask:
 
         def run(place: int) -> Outcome | None:
             peer = replace(me, partition=place, gpus=gpus[place - first])
-            return self._run_rank(context, peer, ranks, seen_by_all(gpus))
+            return self._run_rank(context, peer, ranks, seen_by_all(gpus), spares)
 
         return [outcome for outcome in ranks.run(run) if outcome is not None]
 
     def _run_rank(
-        self, context: Any, me: Peer, ranks: RanksOfTask, gpus_of_task: tuple[str, ...]
+        self,
+        context: Any,
+        me: Peer,
+        ranks: RanksOfTask,
+        gpus_of_task: tuple[str, ...],
+        spares: RestartSpares,
     ) -> Outcome | None:
         """How a rank ended; None if the start was given up."""
         config, backend = self.attempt.config, get_backend(self.attempt.backend)
@@ -126,9 +138,11 @@ class RankTask:
             limited = lift_limit(worker.pid)
             awaited = AwaitedAssignment()
 
-            def stop() -> None:
+            def stop(will_restart: bool = False) -> None:
                 awaited.answer(Stop())
                 worker.stop()
+                if will_restart:
+                    spares.restart_comes()
 
             ranks.on_failure(stop)
             client = self._connected(me, worker, awaited, stop, context.attemptNumber())
@@ -158,6 +172,7 @@ class RankTask:
             gpus = gpus_of_task if config.node_view == "task" else assignment.gpus
             if gpus:
                 environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+            spares.rank_runs()
             outcome = supervise(
                 worker,
                 Envelope.of(
@@ -170,6 +185,9 @@ class RankTask:
                 log=rank_log(config.log_directory, self.attempt.run, world),
                 sends_value=self.sends_value,
             )
+            user_errors = config.restart_user_errors
+            if outcome.is_failure and outcome.allows_restart(user_errors=user_errors):
+                spares.restart_comes()
             carrier = client if self.sends_value else None
             delivery = Delivery(self.most_result_bytes, carrier, self.attempt.run)
             delivered = delivery.deliver(outcome)
@@ -196,7 +214,7 @@ class RankTask:
         me: Peer,
         worker: WorkerProcess,
         awaited: AwaitedAssignment,
-        stop: Callable[[], None],
+        stop: Callable[[bool], None],
         copy: int,
     ) -> LogClient:
         """The agent's end of the channel to the driver."""

@@ -42,6 +42,7 @@ class WorkerProcess:
         environment: The whole environment to start with.
         shutdown_grace_seconds: See ``RunConfig``.
         spare_seconds: How long a spare worker waits for its work; 0 for one that has it.
+        for_restart: Whether it is to go on with a training, and imports what that imports first.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class WorkerProcess:
         environment: Mapping[str, str],
         shutdown_grace_seconds: float,
         spare_seconds: float = 0.0,
+        for_restart: bool = False,
     ) -> None:
         self.grace_seconds = shutdown_grace_seconds
         self.secrets = secrets_of(environment)
@@ -71,6 +73,7 @@ class WorkerProcess:
         command += ["--control-fd", str(theirs.fileno()), "--lifeline-fd", str(lifeline_end)]
         command += ["--agent-pid", str(os.getpid()), "--stacks-fd", str(stacks_end)]
         command += ["--requests-fd", str(requests_end), "--spare-seconds", str(spare_seconds)]
+        command += ["--for-restart"] * for_restart
         try:
             self._process = subprocess.Popen(
                 command,

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from sparkdl_runner.launch.wire.control import WorkerPipe
     from sparkdl_runner.launch.wire.network import PortRange
 
+# The first optimizer imports torch._dynamo, which takes as long as torch itself.
+OF_TORCHS_TRAININGS = ("torch._dynamo", "sparkdl_runner.checkpoint.manager")
+
 Release = Callable[[], None]
 Tell = Callable[[str], None]
 
@@ -72,6 +75,9 @@ class Backend(ABC):
     """The name that the user writes."""
     imports: tuple[str, ...]
     """Modules that a worker imports while the agents still find one another."""
+    imported_by_trainings: tuple[str, ...] = ()
+    """Modules that nearly every training imports next. A spare worker that waits for a restart
+    has imported them too."""
     store_in_worker: bool
     """Whether rank 0's worker serves the rendezvous, behind a relay in its agent, and so stays
     until all ranks have ended. Else the agent serves it."""

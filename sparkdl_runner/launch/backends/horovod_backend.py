@@ -8,6 +8,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.launch.backends import (
+    OF_TORCHS_TRAININGS,
     Backend,
     Release,
     Rendezvous,
@@ -37,6 +38,7 @@ class HorovodBackend(Backend):
 
     name = "horovod"
     imports = ("torch", "horovod.torch")
+    imported_by_trainings = OF_TORCHS_TRAININGS
     store_in_worker = False
     copies_store = True
     join_call = "hvd.init()"

@@ -9,6 +9,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from sparkdl_runner.launch.backends import (
+    OF_TORCHS_TRAININGS,
     Backend,
     Release,
     Rendezvous,
@@ -35,6 +36,7 @@ class TorchBackend(Backend):
 
     name = "torch"
     imports = ("torch", "torch.distributed")
+    imported_by_trainings = OF_TORCHS_TRAININGS
     store_in_worker = True
     join_call = "torch.distributed.init_process_group()"
     joins = joined.TORCHS_GROUPS

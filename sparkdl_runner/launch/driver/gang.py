@@ -229,6 +229,13 @@ class Gang(ABC):
         """Whether the ranks have been told to end."""
         return self._ending.locked()
 
+    @property
+    def will_restart(self) -> bool:
+        """Whether the ranks are expected to be started again once they have ended."""
+        user_errors = self.attempt.config.restart_user_errors
+        allowed = [one.allows_restart(user_errors=user_errors) for one in self.failures]
+        return self.attempt.may_restart and bool(allowed) and all(allowed)
+
     def stop(self) -> None:
         """Ends all ranks, unless that has been done."""
         if self._ending.acquire(blocking=False):

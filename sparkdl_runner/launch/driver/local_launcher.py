@@ -7,7 +7,7 @@ import secrets
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 from sparkdl_runner.base.cores import usable_cores
 from sparkdl_runner.base.processes import HAS_PROC
@@ -16,6 +16,7 @@ from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.agent.host.other_users import check_host_is_not_shared
 from sparkdl_runner.launch.agent.rank_log import RankLog, rank_log
 from sparkdl_runner.launch.agent.spares.pool import keep_spares, start_workers
+from sparkdl_runner.launch.agent.spares.restart_spares import RestartSpares
 from sparkdl_runner.launch.agent.supervision import supervise
 from sparkdl_runner.launch.agent.worker_environment import worker_environment
 from sparkdl_runner.launch.agent.worker_process import WorkerProcess
@@ -69,10 +70,8 @@ class LocalLauncher:
         if not HAS_PROC:
             _tell_what_is_missing()
         gang = LocalGang(attempt, self._num_proc, reports)
-        with stop.told_to(gang.request_stop, gang.interrupt):
-            ends = gang.run()
-        gang.keep_spares()
-        return ends
+        with stop.told_to(gang.request_stop, gang.interrupt), closing(gang.spares):
+            return gang.run()
 
 
 class LocalGang(Gang):
@@ -86,6 +85,9 @@ class LocalGang(Gang):
         super().__init__(attempt, num_proc, reports, show_output=True)
         self._workers: list[WorkerProcess] = []
         self._requested = ""
+        self.spares = RestartSpares(
+            self._keep_spares, seconds=attempt.spare_seconds, may_restart=attempt.may_restart
+        )
 
     def run(self) -> list[Outcome]:
         """See ``Launcher.run``."""
@@ -130,6 +132,7 @@ class LocalGang(Gang):
                 self.end_ranks()
             pool = stack.enter_context(ThreadPoolExecutor(self.num_proc, "sparkdl-rank"))
             stack.callback(self.close)
+            self.spares.rank_runs()
             try:
                 for world in worlds:
                     self.watch.placed(world.rank, world)
@@ -161,17 +164,19 @@ class LocalGang(Gang):
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         return environment
 
-    def keep_spares(self) -> None:
-        """Starts spare workers for the next call, where they are wanted."""
+    def _keep_spares(self, seconds: float, *, for_restart: bool) -> None:
         keep_spares(
             self.num_proc,
-            self.attempt.spare_seconds,
+            seconds,
             backend=self.backend.name,
             environment=self._environment(),
+            for_restart=for_restart,
         )
 
     def end_ranks(self) -> None:
         """See ``Gang.end_ranks``."""
+        if self.will_restart:
+            self.spares.restart_comes()
         for worker in self._workers:
             worker.stop()
 

@@ -125,9 +125,9 @@ class LogServer(ServerThread):
         """The address and key by which agents connect."""
         return ChannelAddress(host=self._host, port=self.address[1], key=self._key)
 
-    def stop_ranks(self) -> None:
+    def stop_ranks(self, *, will_restart: bool = False) -> None:
         """Tells every agent to end its worker, also one that connects later."""
-        self.call(self._send_stop(), FLUSH_SECONDS)
+        self.call(self._send_stop(will_restart), FLUSH_SECONDS)
 
     def request(self, request: messages.RequestStop | messages.RequestGrowth) -> None:
         """Asks all ranks for something, also that of an agent that connects later."""
@@ -326,10 +326,10 @@ class LogServer(ServerThread):
                 if number % PINGS_AT_ONCE == 0:
                     await asyncio.sleep(0)
 
-    async def _send_stop(self) -> None:
+    async def _send_stop(self, will_restart: bool) -> None:
         self._stop_requested = True
         for agent in self._agents.values():
-            agent.send(messages.Stop())
+            agent.send(messages.Stop(will_restart))
 
     async def _send_request(self, request: Message) -> None:
         for agent in self._agents.values():

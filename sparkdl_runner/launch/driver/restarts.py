@@ -69,7 +69,12 @@ def run_with_restarts(
     while True:
         stop.raise_if_cancelled()
         number, is_restart = first + history.attempts, history.attempts > 0
-        attempt = replace(attempt, number=number, is_restart=is_restart)
+        attempt = replace(
+            attempt,
+            number=number,
+            is_restart=is_restart,
+            may_restart=history.restarts < attempt.config.max_restarts,
+        )
         for one in reports:
             one.begin_attempt(attempt.number)
         if tracked is not None:

@@ -25,6 +25,8 @@ class AttemptSpec:
     """Counted from 0 over all drivers that have worked on the run."""
     is_restart: bool = False
     """Whether this driver has made an earlier attempt."""
+    may_restart: bool = False
+    """Whether another attempt may follow a failure of this one."""
     search_path: tuple[str, ...] = ()
     """The driver's search path for modules."""
     driver_files: str = ""

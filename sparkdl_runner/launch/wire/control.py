@@ -8,6 +8,7 @@ by, Spark's own transport.
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import socket
@@ -177,7 +178,7 @@ class WorkerPipe:
         """Waits for a message, or the other end's end. Returns whether there is one in time."""
         waiting = select.poll()  # select() refuses descriptors from 1024 on.
         waiting.register(self._socket, select.POLLIN)
-        return bool(waiting.poll(1000 * seconds))
+        return bool(waiting.poll(None if seconds == math.inf else 1000 * seconds))
 
     def has_word(self) -> bool:
         """Whether a message waits, or the other end is gone. Reads nothing and does not block."""

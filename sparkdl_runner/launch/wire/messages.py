@@ -225,8 +225,12 @@ class Ended(Message):
     """The rank has ended, and its agent sends nothing more."""
 
 
+@dataclass
 class Stop(Message):
     """The worker is to end."""
+
+    will_restart: bool = False
+    """Whether the ranks are expected to be started again."""
 
 
 @dataclass

@@ -89,6 +89,16 @@ class Outcome:
         """Whether the rank ended badly by itself."""
         return self.status.is_failure
 
+    def allows_restart(self, *, user_errors: bool) -> bool:
+        """Whether the ranks may do better if they are started again.
+
+        Args:
+            user_errors: Whether that may be so after any error of the function.
+        """
+        if self.status != Status.FAILED or self.is_communication_error:
+            return self.status != Status.CANCELLED
+        return user_errors or self.is_preemption or self.is_growth or self.is_worth_a_restart
+
 
 def describe_exit(exit_code: int | None) -> str:
     """Says in words how a process ended that left no result."""

@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--stacks-fd", type=int, required=True)
     parser.add_argument("--requests-fd", type=int, required=True)
     parser.add_argument("--spare-seconds", type=float, required=True)
+    parser.add_argument("--for-restart", action="store_true")
     arguments = parser.parse_args()
     del sys.argv[1:]  # They are not the function's.
     started_with = dict(os.environ)
@@ -81,6 +82,8 @@ def main() -> None:
     backend = get_backend(arguments.backend)
     joined.note_when_joined(backend.joins)
     _import_early(backend.imports)
+    if arguments.for_restart and not line.has_word():
+        _import_early(backend.imported_by_trainings)
     if arguments.spare_seconds:
         spare.await_work(
             line, arguments.spare_seconds, started_with=started_with, guard_pid=guard_pid

@@ -26,7 +26,7 @@ def await_work(
 
     Args:
         line: To the agent.
-        seconds: How long to wait.
+        seconds: How long to wait, unless the agent says otherwise meanwhile.
         started_with: The environment before anything was imported.
         guard_pid: See ``lifeline``.
     """
@@ -39,9 +39,14 @@ def await_work(
         if started_with.get(name) != os.environ.get(name)
     }
     try:
-        if not line.wait(seconds):
-            _end(guard_pid)
-        wanted = line.receive()[0]["environment"]
+        while True:
+            if not line.wait(seconds):
+                _end(guard_pid)
+            asked = line.receive()[0]
+            if "environment" in asked:
+                break
+            seconds = asked["seconds"]
+        wanted = asked["environment"]
         wanted |= {name: started_with[name] for name in _OWN}
         fits = _imported() == imported and not any(
             started_with.get(name) != wanted.get(name) for name in changed

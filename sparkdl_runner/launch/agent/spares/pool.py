@@ -61,23 +61,31 @@ def start_workers(
 
 
 def keep_spares(
-    number: int, seconds: float, *, backend: str, environment: Mapping[str, str]
+    number: int,
+    seconds: float,
+    *,
+    backend: str,
+    environment: Mapping[str, str],
+    for_restart: bool = False,
 ) -> None:
     """Starts spares in the background until there are ``number``, and ends those that do not fit.
 
     Args:
         number: How many the next call may take.
-        seconds: How long each waits for it; 0 for no spares.
+        seconds: How long each waits for it from now on; 0 for no spares.
         backend: The backend's name.
         environment: What each starts with.
+        for_restart: Whether they are to go on with a training that runs now.
     """
     with _lock:
-        wanted = StartConditions.now(backend, environment) if seconds else None
-        for spare in [spare for spare in _spares if spare.conditions != wanted]:
+        wanted = (StartConditions.now(backend, environment), for_restart) if seconds else None
+        for spare in [spare for spare in _spares if spare.kind != wanted]:
             spare.end()
+        for spare in _spares:
+            spare.wait_for(seconds)
         if wanted is not None:
             missing = number - len(_spares)
-            _spares.extend(_Spare(wanted, environment, seconds) for _ in range(missing))
+            _spares.extend(_Spare(*wanted, environment, seconds) for _ in range(missing))
 
 
 def end_spares() -> None:
@@ -115,15 +123,27 @@ class _Spare:
     """One spare, with a thread that lives as long as its process."""
 
     def __init__(
-        self, conditions: StartConditions, environment: Mapping[str, str], seconds: float
+        self,
+        conditions: StartConditions,
+        for_restart: bool,
+        environment: Mapping[str, str],
+        seconds: float,
     ) -> None:
         self.conditions = conditions
+        self.kind = conditions, for_restart
         self._environment = environment
         self._seconds = seconds
         self._dropped = threading.Event()
         self._worker: WorkerProcess | None = None
         self.thread = threading.Thread(target=self._hold, name="sparkdl-spare", daemon=True)
         self.thread.start()
+
+    def wait_for(self, seconds: float) -> None:
+        """Has it wait for so long from now on. Call it with the lock."""
+        self._seconds = seconds
+        if self._worker is not None:
+            with suppress(OSError):  # It has just ended.
+                self._worker.line.send_values({"seconds": seconds})
 
     def ask(self, environment: Mapping[str, str]) -> bool:
         """Offers it work. Call it with the lock, once; it is no spare from then on."""
@@ -156,7 +176,9 @@ class _Spare:
             self._worker.signal_group(signal.SIGKILL)
 
     def _hold(self) -> None:
-        if self._dropped.wait(REST_SECONDS):
+        _, for_restart = self.kind
+        # Nobody waits for the result of a training that is to be started again.
+        if self._dropped.wait(0.0 if for_restart else REST_SECONDS):
             return
         with _lock:
             if self._dropped.is_set():
@@ -171,6 +193,7 @@ class _Spare:
                     environment=self._environment,
                     shutdown_grace_seconds=0.0,
                     spare_seconds=self._seconds,
+                    for_restart=for_restart,
                 )
             except OSError:
                 _spares.remove(self)  # There is no memory for it, say.

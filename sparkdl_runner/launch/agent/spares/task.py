@@ -30,21 +30,24 @@ class SpareTask:
         """Does it in the task that runs this, and ends at once."""
         from pyspark import TaskContext
 
-        self.keep(TaskContext.get())
+        self.keep(TaskContext.get(), self.seconds)
         return iter(())
 
-    def keep(self, context: Any) -> None:
-        """Keeps spare workers in this process, or none if no spare is wanted.
+    def keep(self, context: Any, seconds: float, *, for_restart: bool = False) -> None:
+        """Keeps spare workers in this process.
 
         Args:
             context: The task's.
+            seconds: How long they wait; 0 for no spares.
+            for_restart: See ``pool.keep_spares``.
         """
         if os.environ.get("SPARK_REUSE_WORKER"):  # Else this process ends with the task.
             keep_spares(
                 self.ranks,
-                self.seconds,
+                seconds,
                 backend=self.backend,
                 environment=self.environment(context),
+                for_restart=for_restart,
             )
 
     def environment(self, context: Any) -> dict[str, str]:

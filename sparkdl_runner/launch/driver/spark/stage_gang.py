@@ -147,7 +147,7 @@ class StageGang(Gang):
 
     def end_ranks(self) -> None:
         """See ``Gang.end_ranks``."""
-        self.server.stop_ranks()
+        self.server.stop_ranks(will_restart=self.will_restart)
 
     def request_stop(self, reason: str) -> None:
         """See ``Gang.request_stop``."""

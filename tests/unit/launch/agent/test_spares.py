@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -50,9 +51,17 @@ def environment(**more: str) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], **more}
 
 
-def keep(number: int, seconds: float = 600.0, **more: str) -> list[int]:
+def keep(
+    number: int, seconds: float = 600.0, *, for_restart: bool = False, **more: str
+) -> list[int]:
     """Keeps spares, and returns the process ids of those that have started."""
-    keep_spares(number, seconds, backend="torch", environment=environment(**more))
+    keep_spares(
+        number,
+        seconds,
+        backend="torch",
+        environment=environment(**more),
+        for_restart=for_restart,
+    )
     deadline = time.monotonic() + PATIENCE_SECONDS
     while any(one._worker is None for one in pool._spares):
         assert time.monotonic() < deadline
@@ -108,6 +117,19 @@ def test_spares_that_do_not_fit_are_replaced_and_none_are_kept_for_no_time() -> 
     for one in ended:
         one.thread.join(PATIENCE_SECONDS)
     assert not any(map(is_running, (first, second)))
+
+
+def test_a_spare_for_a_restart_is_taken_by_any_call_and_replaced_if_none_comes() -> None:
+    (spare,) = keep(1, math.inf, for_restart=True)
+    assert "--for-restart" in pool._spares[0]._worker._process.args
+    assert keep(1, 30.0, for_restart=True) == [spare], "it waits for another time"
+    assert started(1) == [spare]
+    (spare,) = keep(1, math.inf, for_restart=True)
+    (ended,) = pool._spares
+    (other,) = keep(1)
+    ended.thread.join(PATIENCE_SECONDS)
+    assert other != spare
+    assert not is_running(spare)
 
 
 def test_a_spare_of_another_environment_is_left_where_it_is() -> None:

@@ -33,8 +33,11 @@ LOST_PEER = Outcome(world=WORLD, status=Status.FAILED, ended_at=0.0, is_communic
 class Gang(gang.Gang):
     """A gang of no processes, which notes that it is ended."""
 
-    def __init__(self, *reports, show_output=False):
-        attempt = AttemptSpec(backend="torch", function=b"", config=RunConfig(), run="r")
+    def __init__(self, *reports, show_output=False, may_restart=False, **settings):
+        config = RunConfig(**settings)
+        attempt = AttemptSpec(
+            backend="torch", function=b"", config=config, run="r", may_restart=may_restart
+        )
         super().__init__(attempt, 1, reports, show_output=show_output)
         self.times_ended = 0
 
@@ -76,6 +79,30 @@ def test_a_lost_connection_waits_for_its_cause_to_be_heard(timer):
     assert not ranks.times_ended
     timer()
     assert ranks.times_ended == 1
+
+
+def outcome(status, **fields):
+    return Outcome(world=WORLD, status=status, ended_at=0.0, **fields)
+
+
+@pytest.mark.parametrize(
+    ("failures", "settings", "expected"),
+    [
+        ([], {}, False),
+        ([CAUSE], {}, True),
+        ([LOST_PEER, outcome(Status.HUNG)], {}, True),
+        ([outcome(Status.FAILED)], {}, False),
+        ([outcome(Status.FAILED)], {"restart_user_errors": True}, True),
+        ([outcome(Status.FAILED, is_worth_a_restart=True)], {}, True),
+        ([outcome(Status.FAILED, is_preemption=True)], {}, True),
+        ([CAUSE, outcome(Status.CANCELLED)], {}, False),
+    ],
+)
+def test_a_restart_is_expected_where_the_failures_allow_it(failures, settings, expected):
+    for may_restart in (False, True):
+        ranks = Gang(may_restart=may_restart, **settings)
+        ranks.failures = failures
+        assert ranks.will_restart is (expected and may_restart)
 
 
 def test_closing_forgets_an_end_that_is_still_to_come(timer):

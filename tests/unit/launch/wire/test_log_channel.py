@@ -135,7 +135,7 @@ def client_of(server, rank=0, *, channel=None, **arguments):
             "relay_output": True,
             "fence_seconds": 600.0,
             "on_assignment": lambda assignment: None,
-            "on_stop": lambda: None,
+            "on_stop": lambda will_restart: None,
             "on_request": lambda reason: None,
             "on_preempt": lambda reason: None,
             "on_growth": lambda reason: None,
@@ -225,14 +225,14 @@ def test_the_largest_failure_fits_a_frame(server, recorder):
 
 
 def test_the_driver_stops_ranks_that_are_there_and_ranks_that_come_later(server):
-    stopped = [threading.Event(), threading.Event()]
-    first = client_of(server, rank=0, on_stop=stopped[0].set)
+    stopped = [queue.SimpleQueue(), queue.SimpleQueue()]
+    first = client_of(server, rank=0, on_stop=stopped[0].put)
     assert first.is_connected
     wait_for(lambda: 0 in server._agents)
-    server.stop_ranks()
-    second = client_of(server, rank=1, on_stop=stopped[1].set)
-    assert stopped[0].wait(PATIENCE_SECONDS)
-    assert stopped[1].wait(PATIENCE_SECONDS)
+    server.stop_ranks(will_restart=True)
+    second = client_of(server, rank=1, on_stop=stopped[1].put)
+    assert stopped[0].get(timeout=PATIENCE_SECONDS) is True
+    assert stopped[1].get(timeout=PATIENCE_SECONDS) is False, "it has no rank to start again"
     first.close()
     second.close()
 
@@ -461,7 +461,7 @@ def test_a_connection_that_breaks_is_made_again(server, recorder):
 
 def test_a_worker_that_is_cut_off_from_the_driver_is_ended(server):
     ended = threading.Event()
-    client = client_of(server, on_stop=ended.set)
+    client = client_of(server, on_stop=lambda _: ended.set())
     assert client.is_connected
     assert not ended.is_set()
     # From here on: before, a busy machine may keep a driver silent that is there.
@@ -475,7 +475,7 @@ def test_a_worker_that_is_cut_off_from_the_driver_is_ended(server):
 
 def test_a_suspended_driver_of_the_same_host_is_waited_for(server, recorder):
     ended = threading.Event()
-    client = client_of(server, fence_seconds=0.5, is_patient=True, on_stop=ended.set)
+    client = client_of(server, fence_seconds=0.5, is_patient=True, on_stop=lambda _: ended.set())
     assert client.is_connected
     client.take(WORLDS[0], Text("before"))
     wait_for(lambda: recorder.heard)
@@ -515,7 +515,9 @@ def test_an_agent_that_was_never_heard_goes_on(server, monkeypatch):
     ended = threading.Event()
     with closed_port() as port:
         channel = replace(server.channel, port=port)
-        client = client_of(server, channel=channel, fence_seconds=0.1, on_stop=ended.set)
+        client = client_of(
+            server, channel=channel, fence_seconds=0.1, on_stop=lambda _: ended.set()
+        )
         assert not client.is_connected
         assert not ended.wait(0.5)
         client.close()
@@ -769,7 +771,7 @@ def copy_of(server, rank, number):
         rank,
         copy=number,
         on_assignment=heard.put,
-        on_stop=lambda: heard.put(Stop()),
+        on_stop=lambda _: heard.put(Stop()),
     )
     return client, heard
 

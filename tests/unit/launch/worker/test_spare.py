@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
 from pathlib import Path
@@ -47,17 +48,26 @@ class Ended(Exception):  # noqa: N818
 class Agent:
     """The agent's end of the line, which has work with this environment; or none, or is gone."""
 
-    def __init__(self, environment: dict[str, str] | None, *, is_gone: bool = False) -> None:
+    def __init__(
+        self,
+        environment: dict[str, str] | None,
+        *,
+        is_gone: bool = False,
+        waits: tuple[float, ...] = (),
+    ) -> None:
         self._environment, self._is_gone = environment, is_gone
+        self._waits = [60, *waits]
         self.told: list[object] = []
 
     def wait(self, seconds: float) -> bool:
-        assert seconds == 60
+        assert seconds == self._waits.pop(0)
         return self._is_gone or self._environment is not None
 
     def receive(self) -> tuple[dict[str, object], bytes]:
         if self._is_gone:
             raise EOFError
+        if self._waits:
+            return {"seconds": self._waits[0]}, b""
         return {"environment": dict(self._environment or {})}, b""
 
     def send_values(self, message: object) -> None:
@@ -96,6 +106,12 @@ def test_a_spare_has_the_environment_of_the_call_as_its_imports_change_it(
     found = environment_with(monkeypatch, agent, ["same", "same"])
     changed = {"B": "by an import", "NEW": "by an import"}
     assert found == {**OWN, "A": "9", "C": "5", **changed}
+    assert agent.told == [{"fits": True}]
+
+
+def test_a_spare_waits_for_as_long_as_its_agent_says_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = Agent({"B": "2", "GONE": "3"}, waits=(math.inf, 30.0))
+    environment_with(monkeypatch, agent, ["same", "same"])
     assert agent.told == [{"fits": True}]
 
 
