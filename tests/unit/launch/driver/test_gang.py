@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -33,9 +34,9 @@ LOST_PEER = Outcome(world=WORLD, status=Status.FAILED, ended_at=0.0, is_communic
 class Gang(gang.Gang):
     """A gang of no processes, which notes that it is ended."""
 
-    def __init__(self, *reports, show_output=False):
-        attempt = AttemptSpec(backend="torch", function=b"", config=RunConfig(), run="r")
-        super().__init__(attempt, 1, reports, show_output=show_output)
+    def __init__(self, *reports, show_output=False, backend="torch", num_proc=1):
+        attempt = AttemptSpec(backend=backend, function=b"", config=RunConfig(), run="r")
+        super().__init__(attempt, num_proc, reports, show_output=show_output)
         self.times_ended = 0
 
     def run(self):
@@ -76,6 +77,22 @@ def test_a_lost_connection_waits_for_its_cause_to_be_heard(timer):
     assert not ranks.times_ended
     timer()
     assert ranks.times_ended == 1
+
+
+def test_what_all_ranks_raise_at_once_is_heard_of_all_or_waited_for(timer):
+    mismatch = replace(CAUSE, status=Status.FAILED, message="Mismatched allreduce tensor shapes")
+    ranks = Gang(backend="horovod", num_proc=2)
+    ranks.failed(mismatch)
+    assert not ranks.times_ended
+    ranks.failed(mismatch)
+    assert ranks.times_ended == 1, "all have raised it"
+    ranks = Gang(backend="horovod", num_proc=2)
+    ranks.failed(mismatch)
+    timer()
+    assert ranks.times_ended == 1
+    ranks = Gang(num_proc=2)
+    ranks.failed(mismatch)
+    assert ranks.times_ended == 1, "torch raises no such error"
 
 
 def test_closing_forgets_an_end_that_is_still_to_come(timer):
