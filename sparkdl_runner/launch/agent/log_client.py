@@ -85,7 +85,7 @@ class LogClient:
         on_request: Callable[[str], None],
         on_preempt: Callable[[str], None],
         on_growth: Callable[[str], None],
-        on_stacks: Callable[[], tuple[str, list[str]]],
+        on_stacks: Callable[[], messages.Stacks],
     ) -> None:
         self._channel = channel
         self._place = f"{channel.host}:{channel.port}"
@@ -329,7 +329,7 @@ class LogClient:
             case messages.RequestGrowth(reason):
                 self._on_growth(reason)
             case messages.AskStacks():
-                self._outbox.put(messages.Stacks(*self._on_stacks()))
+                self._outbox.put(self._on_stacks())
             case messages.ValueTaken(problem):
                 self._answers.put(problem)
             case messages.Confirmed(number):

@@ -15,13 +15,15 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from sparkdl_runner.base import processes
 from sparkdl_runner.base.redaction import secrets_of
+from sparkdl_runner.launch.agent import stack_tools
 from sparkdl_runner.launch.agent.memory_evidence import MemoryEvidence
 from sparkdl_runner.launch.agent.vital_signs import process_state
 from sparkdl_runner.launch.wire.control import WorkerPipe
-from sparkdl_runner.launch.wire.messages import Release, Stop
+from sparkdl_runner.launch.wire.messages import Release, Stacks, Stop
 from sparkdl_runner.launch.worker import lifeline, stacks
 from sparkdl_runner.launch.worker.unanswered import unanswered_addresses
 from sparkdl_runner.rank import stop_request
@@ -60,6 +62,10 @@ class WorkerProcess:
         """Looks that began before the process did, or before it was taken."""
         self.events: queue.SimpleQueue[object] = queue.SimpleQueue()
         """Requests of others: ``Stop`` or ``Release``. The worker's supervisor adds its own."""
+        self.is_first = False
+        """Whether it is rank 0."""
+        self.collectives: dict[str, Any] = {}
+        """What it told of them at the place in its code where it is now."""
         self._asking = threading.Lock()
         self._requested: set[bytes] = set()
         self._family = uuid.uuid4().hex
@@ -151,17 +157,15 @@ class WorkerProcess:
         """Says that all other ranks have ended; safe from any thread, and after the end."""
         self.events.put(Release())
 
-    def stacks(self) -> tuple[str, list[str]]:
-        """The Python stacks of the worker's threads, and the hosts that do not answer it.
-
-        Returns:
-            The stacks, or a sentence on why there are none; and the hosts' addresses.
-        """
+    def stacks(self) -> Stacks:
+        """What the worker does: its threads' stacks, or a sentence on why there are none."""
         unanswered = unanswered_addresses(self.pid)
         with self._asking:
             if self._stacks < 0 or self.has_ended():
-                return "(no stacks: the process has ended)", []
-            return stacks.ask(self.pid, self._stacks, process_state(self.pid)), unanswered
+                return Stacks("(no stacks: the process has ended)", [])
+            text = stacks.ask(self.pid, self._stacks, process_state(self.pid))
+            tools = stack_tools.ask(self.pid, of_all_hosts=self.is_first)
+            return Stacks(tools + text, unanswered, self.collectives)
 
     def await_exit(self) -> None:
         """Waits until the worker's own process is dead; it is not reaped here."""

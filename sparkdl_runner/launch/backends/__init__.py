@@ -93,6 +93,8 @@ class Backend(ABC):
     """Parts of the paths of files in which a rank waits for its peers."""
     may_wait_in: tuple[str, ...] = ()
     """Parts of the paths of files in which working cannot be told from waiting."""
+    raised_by_all: tuple[str, ...] = ()
+    """How an error's text begins that all ranks raise at once, whichever is its cause."""
     missing_sentence: str
     """What to do if it is not installed."""
 

@@ -45,6 +45,7 @@ class HorovodBackend(Backend):
     joins = joined.HOROVODS_INIT
     join_functions = (("horovod/common/basics.py", "init"),)
     waiting_in = ("/horovod/",)
+    raised_by_all = ("Mismatched ",)
     missing_sentence = (
         "Horovod is not installed here: run sparkdl-runner build-horovod, which builds Horovod "
         "0.28.1 for the installed torch and installs it (on Databricks, make conf/horovod/build.sh "

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from sparkdl_runner.launch.config import RunConfig
+from sparkdl_runner.launch.driver import stuck_collectives
 from sparkdl_runner.launch.driver.consequences import (
     MOST_LINES,
     cut,
@@ -22,7 +23,7 @@ from sparkdl_runner.rank.world import World
 
 MOST_HOSTS = 10
 MOST_STACK_CHARACTERS = 10_000
-_THREAD = re.compile(r"(?<=hread )0x[0-9a-f]+")
+_THREAD = re.compile(r"(?m)(?<=hread )(0x[0-9a-f]+|\d+)|^\d+$")
 
 
 def sentence(worlds: Sequence[World], stacks: Mapping[int, Stacks], waited: str) -> str:
@@ -40,6 +41,10 @@ def sentence(worlds: Sequence[World], stacks: Mapping[int, Stacks], waited: str)
     places = set(_places(worlds, stacks).values())
     if links := _broken_links(worlds, stacks):
         return f"{text} Messages are not acknowledged {links}: look at the network there."
+    if stuck := stuck_collectives.find([world.rank for world in worlds], stacks):
+        of_the_cause = [one for one in stuck if one.absent <= stuck_collectives.missing(stuck)]
+        named = " ".join(map(str, (of_the_cause or stuck)[:3]))
+        return f"{text} {named} Ranks must call the same collectives in the same order."
     if len(places) > 1:
         apart = [str(world.rank) for world in elsewhere(worlds, stacks)]
         where = f", and rank {' and '.join(apart)} not where most do" if apart else ""

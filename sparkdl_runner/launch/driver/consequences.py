@@ -31,7 +31,7 @@ def returned_before(outcomes: Sequence[Outcome]) -> str:
     ranks = sorted(outcome.world.rank for outcome in outcomes if outcome.status == Status.RETURNED)
     if not ranks:
         return ""
-    who = f"Rank {ranks[0]} has" if len(ranks) == 1 else f"Ranks {_ranges(ranks)} have"
+    who = f"Rank {ranks[0]} has" if len(ranks) == 1 else f"Ranks {ranges(ranks)} have"
     return (
         f"{who} returned, so that there was nobody to communicate with: the ranks did not call the "
         "same collectives. Mostly one takes more steps than another, or calls something under if."
@@ -79,11 +79,11 @@ def who(ends: Sequence[Outcome]) -> str:
         return f"rank {ends[0].world.rank} on host {ends[0].world.place}"
     hosts = {end.world.host_id for end in ends}
     where = f"{len(hosts):,} hosts" if len(hosts) > 1 else f"host {ends[0].world.place}"
-    ranks = _ranges(end.world.rank for end in ends)
+    ranks = ranges(end.world.rank for end in ends)
     return f"{len(ends):,} ranks ({ranks}) on {where}"
 
 
-def _ranges(ranks: Iterable[int]) -> str:
+def ranges(ranks: Iterable[int]) -> str:
     """Ascending numbers in words: 0 to 3, 5."""
     spans: list[list[int]] = []
     for rank in ranks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -89,8 +90,15 @@ def root_cause(outcomes: Sequence[Outcome]) -> Outcome | None:
     Args:
         outcomes: In the order in which the driver heard of them.
     """
-    failures = (outcome for outcome in outcomes if outcome.is_failure)
-    return min(failures, key=_is_likely_a_consequence, default=None)
+    failures = [outcome for outcome in outcomes if outcome.is_failure]
+    cause = min(failures, key=_is_likely_a_consequence, default=None)
+    if cause is None or cause.status != Status.FAILED or cause.is_communication_error:
+        return cause
+    # Where most raise one error at one place, who raises it elsewhere has called something else.
+    alike = [one for one in failures if one.message == cause.message]
+    (usual, count), *_ = Counter(one.traceback for one in alike).most_common()
+    odd = (one for one in alike if one.traceback != usual)
+    return next(odd, cause) if 2 * count > len(alike) else cause
 
 
 def _is_likely_a_consequence(failure: Outcome) -> tuple[bool, bool, bool]:

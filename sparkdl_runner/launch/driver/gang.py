@@ -187,14 +187,15 @@ class Gang(ABC):
         """Remembers a failure, and ends the other ranks.
 
         A mere communication error is a consequence, and its cause gets a moment to be heard
-        first: an error should name the cause.
+        first: an error should name the cause. So do others that raise what all raise at once.
         """
         self.failures.append(outcome)
         self.watch.ended(outcome.world)
-        if not outcome.is_communication_error:
+        of_all = outcome.message.startswith(self.backend.raised_by_all)
+        if len(self.failures) >= self.num_proc if of_all else not outcome.is_communication_error:
             self.stop()
         elif self._timer is None:
-            self._timer = threading.Timer(SETTLE_SECONDS, self.stop)
+            self._timer = threading.Timer(SETTLE_SECONDS * (5 if of_all else 1), self.stop)
             self._timer.daemon = True
             self._timer.start()
 

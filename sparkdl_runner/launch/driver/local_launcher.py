@@ -188,7 +188,8 @@ class LocalGang(Gang):
 
     def ask_stacks(self) -> dict[int, Stacks]:
         """See ``Gang.ask_stacks``."""
-        return {rank: Stacks(*worker.stacks()) for rank, worker in enumerate(self._workers)}
+        with ThreadPoolExecutor(len(self._workers)) as threads:
+            return dict(enumerate(threads.map(WorkerProcess.stacks, self._workers)))
 
     def _environment(self) -> dict[str, str]:
         return worker_environment(

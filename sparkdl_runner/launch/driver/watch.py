@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.launch.backends import Backend
 from sparkdl_runner.launch.config import RunConfig
-from sparkdl_runner.launch.driver import all_waiting, deadlines
+from sparkdl_runner.launch.driver import all_waiting, deadlines, stuck_collectives
 from sparkdl_runner.launch.driver.deadlines import SeenRank
 from sparkdl_runner.launch.wire.messages import Stacks, VitalSigns
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
@@ -252,31 +252,38 @@ class Watch:
     def _hung(self, stuck: deadlines.Stuck) -> tuple[Outcome, ...]:
         """The stuck ranks with their stacks, which tell those that wait for others."""
         stacks = self.ask_stacks()
+        placed = [(rank.world, message) for rank, message in stuck if rank.world is not None]
+        found = stuck_collectives.find([world.rank for world, _ in placed], stacks)
+        missing = stuck_collectives.missing(found)
         waiting_in = (*self.backend.waiting_in, *self.backend.may_wait_in)
         outcomes = [
             Outcome(
-                world=rank.world,
+                world=world,
                 status=Status.HUNG,
                 ended_at=time.time(),
-                message=message,
-                traceback=(stack := _text(stacks, rank.world.rank)),
-                is_communication_error=any(place in stack for place in waiting_in),
+                message=" ".join(
+                    [message, *(str(one) for one in found if world.rank in one.absent)]
+                ),
+                traceback=(stack := _text(stacks, world.rank)),
+                is_communication_error=any(place in stack for place in waiting_in)
+                or (world.rank not in missing and any(world.rank in one.waiting for one in found)),
             )
-            for rank, message in stuck
-            if rank.world is not None
+            for world, message in placed
         ]
+        outcomes.sort(key=lambda outcome: outcome.world.rank not in missing)  # The cause is first.
         worlds = [outcome.world for outcome in outcomes]
         if len(outcomes) < len(self.running()) or not all(
             outcome.is_communication_error for outcome in outcomes
         ):
             return tuple(outcomes)
-        message = all_waiting.sentence(worlds, stacks, outcomes[0].message)
-        apart = all_waiting.elsewhere(worlds, stacks)
-        outcomes.sort(key=lambda outcome: outcome.world not in apart)  # The cause comes first.
+        message = all_waiting.sentence(worlds, stacks, placed[0][1])
+        apart = [] if missing else all_waiting.elsewhere(worlds, stacks)
+        outcomes.sort(key=lambda outcome: outcome.world not in apart)
         return tuple(
             replace(outcome, status=Status.WAITING, message=message) for outcome in outcomes
         )
 
 
 def _text(stacks: dict[int, Stacks], rank: int) -> str:
-    return stacks[rank].text if rank in stacks else ""
+    answer = stacks.get(rank, Stacks("", []))
+    return answer.text + stuck_collectives.place(answer)

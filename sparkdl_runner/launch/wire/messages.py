@@ -188,6 +188,8 @@ class Stacks(Message):
     text: str
     unanswered: list[str]
     """The addresses of hosts that do not acknowledge what the worker sent."""
+    collectives: dict[str, Any] = field(default_factory=dict)
+    """``calls``, by ``worker.collectives``; empty if nothing is known."""
 
 
 @dataclass
@@ -307,6 +309,8 @@ class Pulse(Message):
     """Whether the process uses a GPU."""
     lingering: str
     """The cause that keeps the process alive after its function returned; else empty."""
+    collectives: dict[str, Any] = field(default_factory=dict)
+    """As in ``Stacks``, told now and then while the place stays the same."""
 
 
 class Delivered(Message):

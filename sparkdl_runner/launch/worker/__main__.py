@@ -29,6 +29,7 @@ from sparkdl_runner.launch.wire.failure_report import MAX_MESSAGE, MAX_TRACEBACK
 from sparkdl_runner.launch.wire.messages import Delivered, LoaderPlan, Raised, Replica, Returned
 from sparkdl_runner.launch.worker import (
     child_processes,
+    collectives,
     driver_log,
     figures,
     gpu_memory,
@@ -106,6 +107,7 @@ def main() -> None:
     loader_plans.connect(lambda plan: line.send(LoaderPlan(plan)))
     replicas.connect(lambda told: line.send(Replica(told)))
     preemption.is_sent_by_agent = line.has_word
+    collectives.record()
     pulse.start(line, backend)
     code = _run(line, backend, envelope)
     _exit(code, guard_pid, stay=lambda: backend.stay_in_worker(line))
@@ -155,6 +157,8 @@ def _run(line: WorkerPipe, backend: Backend, envelope: Envelope) -> int:
         with suppress(Exception):  # The error itself must be reported in any case.
             if note := backend.advice(error) or gpu_memory.advice(error) or advice(error):
                 error.add_note(note)
+            if str(error).startswith(backend.raised_by_all):
+                error.add_note(f"This rank called {collectives.call_of(error)}.")
         _send_failure(line, backend, error, recorder.num_entries)
         recorder.close()  # After the failure is sent, as sending metrics may fail or take long.
         line.send(Delivered())

@@ -6,11 +6,13 @@ import sys
 import threading
 import time
 import types
+from contextlib import suppress
 from itertools import pairwise
 
 from sparkdl_runner.launch.backends import Backend
 from sparkdl_runner.launch.wire.control import WorkerPipe
 from sparkdl_runner.launch.wire.messages import Pulse
+from sparkdl_runner.launch.worker import collectives
 
 PULSE_SECONDS = 1.0
 # Frames that make up a place; a step of training moves at least one of them.
@@ -57,9 +59,16 @@ def start(line: WorkerPipe, backend: Backend) -> None:
         )
 
     def beat() -> None:
+        place, still = 0, 0
         while True:
             # A frame keeps its function's tensors alive, so none may be held while this sleeps.
             pulse = look()
+            place, still = pulse.place, still + 1 if pulse.place == place else 0
+            if still % 10 == 2:  # It costs 0.1 s, as it goes through all that torch has recorded.
+                with suppress(Exception):  # Versions differ; and the main thread may go on.
+                    stack = _stack(sys._current_frames().get(main.ident or 0))
+                    pulse.collectives = {"calls": collectives.last_calls(stack)}
+                    del stack
             try:
                 line.send(pulse)
             except OSError:

@@ -192,3 +192,14 @@ def test_what_the_driver_saw_of_a_rank_counts_only_where_the_rank_was_stopped_fo
 def test_an_end_that_nobody_saw_is_told_as_that():
     lost = Outcome(world=WORLDS[0], status=Status.DIED, ended_at=1.0)
     assert str(to_error(lost, [lost])) == "Rank 0 of 3 on host h0 ended without a result."
+
+
+def test_of_ranks_that_raise_one_error_the_one_that_raises_it_elsewhere_is_the_cause():
+    at_one_place = [failed(0, 1.0), failed(1, 2.0)]
+    odd = replace(failed(2, 3.0), traceback="Traceback (most recent call last):\n  elsewhere")
+    assert root_cause([*at_one_place, odd]) is odd
+    assert root_cause([at_one_place[0], odd]) is at_one_place[0], "one of two: nobody knows which"
+    other = replace(odd, message="another error")
+    assert root_cause([*at_one_place, other]) is at_one_place[0]
+    waits = [replace(one, status=Status.WAITING) for one in (*at_one_place, odd)]
+    assert root_cause(waits) is waits[0]

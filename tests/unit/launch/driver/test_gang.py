@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -33,12 +34,20 @@ LOST_PEER = Outcome(world=WORLD, status=Status.FAILED, ended_at=0.0, is_communic
 class Gang(gang.Gang):
     """A gang of no processes, which notes that it is ended."""
 
-    def __init__(self, *reports, show_output=False, may_restart=False, **settings):
+    def __init__(
+        self,
+        *reports,
+        show_output=False,
+        backend="torch",
+        num_proc=1,
+        may_restart=False,
+        **settings,
+    ):
         config = RunConfig(**settings)
         attempt = AttemptSpec(
-            backend="torch", function=b"", config=config, run="r", may_restart=may_restart
+            backend=backend, function=b"", config=config, run="r", may_restart=may_restart
         )
-        super().__init__(attempt, 1, reports, show_output=show_output)
+        super().__init__(attempt, num_proc, reports, show_output=show_output)
         self.times_ended = 0
 
     def run(self):
@@ -103,6 +112,22 @@ def test_a_restart_is_expected_where_the_failures_allow_it(failures, settings, e
         ranks = Gang(may_restart=may_restart, **settings)
         ranks.failures = failures
         assert ranks.will_restart is (expected and may_restart)
+
+
+def test_what_all_ranks_raise_at_once_is_heard_of_all_or_waited_for(timer):
+    mismatch = replace(CAUSE, status=Status.FAILED, message="Mismatched allreduce tensor shapes")
+    ranks = Gang(backend="horovod", num_proc=2)
+    ranks.failed(mismatch)
+    assert not ranks.times_ended
+    ranks.failed(mismatch)
+    assert ranks.times_ended == 1, "all have raised it"
+    ranks = Gang(backend="horovod", num_proc=2)
+    ranks.failed(mismatch)
+    timer()
+    assert ranks.times_ended == 1
+    ranks = Gang(num_proc=2)
+    ranks.failed(mismatch)
+    assert ranks.times_ended == 1, "torch raises no such error"
 
 
 def test_closing_forgets_an_end_that_is_still_to_come(timer):

@@ -159,6 +159,28 @@ def test_where_all_wait_none_is_blamed_and_the_error_says_where_to_look(stacks, 
     assert ("Stacks of 3 ranks (0 to 2) on 3 hosts:" in str(error)) == (SLEEPS not in str(error))
 
 
+@pytest.mark.parametrize("place", [SLEEPS, WAITS])
+def test_the_rank_that_has_not_called_what_the_others_wait_in_is_the_cause(place):
+    """Wherever it is, and wherever the others are: on a GPU they may wait in any line."""
+    call = {"call": "all_reduce(Float [9])", "number": 7, "where": "world", "ranks": None}
+    answers = {
+        rank: Stacks(place, [], {"calls": [{**call, "done": False}] if rank != 1 else []})
+        for rank in range(3)
+    }
+    ranks = ThreeRanks(stacks=answers)
+    ranks.begin()
+    for rank in range(3):
+        ranks.look(rank, idle=61)
+    failures = list(ranks.watch.check().failures)
+    error = to_error(root_cause(failures), failures)
+    assert error.rank == 1
+    awaited = "Ranks 0, 2 wait in all_reduce(Float [9]) number 7 of world, which rank 1 has not"
+    assert awaited in str(error)
+    assert str(error).startswith("All 3 ranks wait" if place == WAITS else "Rank 1 of 3 on host")
+    in_it = "It waits in all_reduce(Float [9]) number 7 of world."
+    assert [in_it in one.traceback for one in failures] == [False, True, True]
+
+
 def test_the_last_rank_that_runs_is_no_crowd():
     ranks = ThreeRanks(stacks={0: WAITS})
     ranks.begin()

@@ -31,7 +31,7 @@ from sparkdl_runner.launch.driver.returned_values import ReturnedValues, value_o
 from sparkdl_runner.launch.driver.watch import Watch
 from sparkdl_runner.launch.wire import network
 from sparkdl_runner.launch.wire.attempt import AttemptSpec
-from sparkdl_runner.launch.wire.messages import Message, ValuePart, ValueSent
+from sparkdl_runner.launch.wire.messages import Message, Stacks, ValuePart, ValueSent
 from sparkdl_runner.launch.wire.outcome import Outcome, Status
 from sparkdl_runner.rank.world import Peer, World, assign_ranks
 
@@ -93,7 +93,7 @@ class Driver:
             on_request=nothing,
             on_preempt=nothing,
             on_growth=nothing,
-            on_stacks=lambda: ("", []),
+            on_stacks=lambda: Stacks("", []),
         )
         stack.callback(self.agent.close)
         self.agent.place(WORLD)

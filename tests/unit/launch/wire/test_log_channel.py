@@ -139,7 +139,7 @@ def client_of(server, rank=0, *, channel=None, **arguments):
             "on_request": lambda reason: None,
             "on_preempt": lambda reason: None,
             "on_growth": lambda reason: None,
-            "on_stacks": lambda: (f"stacks of {rank}", ["10.0.0.9"]),
+            "on_stacks": lambda: Stacks(f"stacks of {rank}", ["10.0.0.9"]),
             **arguments,
         },
     )

@@ -1,0 +1,32 @@
+"""What installed programs say of a worker that does not go on: native frames, NCCL's own state."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+
+MOST_SECONDS = 2.0
+MOST_CHARACTERS = 16 * 1024
+
+
+def ask(pid: int, *, of_all_hosts: bool) -> str:
+    """What pystack says of the process, and ncclras (NCCL 2.24) of all ranks: a paragraph each."""
+    commands = []
+    if importlib.util.find_spec("pystack"):
+        commands.append([sys.executable, "-m", "pystack", "remote", "--native", str(pid)])
+    if of_all_hosts and (path := shutil.which("ncclras")):
+        commands.append([path])
+    return "".join(f"{answer}\n\n" for answer in map(_answer, commands) if answer)
+
+
+def _answer(command: list[str]) -> str:
+    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
+    try:
+        done = subprocess.run(
+            command, stdin=nothing, stdout=pipe, stderr=subprocess.STDOUT, timeout=MOST_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"({error})"
+    return done.stdout.decode(errors="replace")[:MOST_CHARACTERS].strip()

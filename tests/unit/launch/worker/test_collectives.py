@@ -1,0 +1,154 @@
+"""Which collectives a worker says it has called: by torch's recorder, and by Horovod's frames."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from sparkdl_runner.launch.worker import collectives
+
+C10D = "torch._C._distributed_c10d"
+
+
+def entry(number, call="all_reduce", size=(1000,), group=("0", "default_pg"), **more):
+    kind = {"input_dtypes": ["Float"], "input_sizes": [list(size)]}
+    place = {"collective_seq_id": number, "process_group": list(group), "is_p2p": False}
+    state = {"retired": True, "state": "scheduled", "profiling_name": f"gloo:{call}"}
+    return {**kind, **place, **state, **more}
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+    """Puts a recorder with these entries in place of torch's; groups are those of rank 1 of 3."""
+
+    def put(*entries, kind="fr"):
+        dump = {f"_dump_{kind}_trace_json": lambda: json.dumps({"entries": entries}).encode()}
+        world = SimpleNamespace(
+            pg_names={"world": "0", "pair": "1"},
+            pg_group_ranks={"world": {0: 0, 1: 1, 2: 2}, "pair": {2: 1, 1: 0}},
+        )
+        torch = SimpleNamespace(distributed_c10d=SimpleNamespace(_world=world))
+        monkeypatch.setitem(sys.modules, C10D, SimpleNamespace(**dump))
+        monkeypatch.setitem(sys.modules, "torch.distributed", torch)
+
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    return put
+
+
+@pytest.mark.parametrize("kind", ["fr", "nccl"])
+def test_the_newest_calls_of_each_group(recorder, kind):
+    recorder(
+        *(entry(number) for number in range(1, 30)),
+        entry(1, "all_gather", group=("1", "undefined")),
+        entry(30, "broadcast", retired=False),
+        entry(5, "send", is_p2p=True),
+        kind=kind,
+    )
+    world, *_, pair = collectives.last_calls([])
+    assert world == {
+        "call": "broadcast(Float [1000])",
+        "where": "group default_pg",
+        "ranks": None,
+        "number": 30,
+        "done": False,
+    }
+    assert pair == {
+        "call": "all_gather()",  # Shapes may differ there.
+        "where": "group 1",
+        "ranks": [1, 2],
+        "number": 1,
+        "done": True,
+    }
+    numbers = [call["number"] for call in collectives.last_calls([])]
+    assert numbers == [*range(30, 22, -1), 1]
+
+
+def test_what_is_told_is_small_however_many_groups_and_tensors_there_are(recorder):
+    many = {"input_dtypes": ["Float"] * 99, "input_sizes": [[7]] * 99}
+    recorder(*(entry(n, group=(str(g), "x" * 999), **many) for g in range(20) for n in range(10)))
+    assert len(json.dumps(collectives.last_calls([]))) < 64 * 1024
+
+
+def test_a_torch_without_a_recorder_tells_nothing(monkeypatch):
+    monkeypatch.setitem(sys.modules, C10D, SimpleNamespace())
+    assert collectives.last_calls([]) == []
+    monkeypatch.delitem(sys.modules, C10D)
+    assert collectives.last_calls([]) == []
+
+
+@pytest.mark.parametrize(
+    ("has", "given", "then"),
+    [
+        ((), {}, {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}),
+        ((), {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}),
+        ((), {"TORCH_FR_BUFFER_SIZE": "0"}, {"TORCH_FR_BUFFER_SIZE": "0"}),
+        (("_dump_fr_trace_json",), {}, {}),
+    ],
+)
+def test_the_recorder_is_switched_on_where_it_is_off_and_the_user_has_not_said(
+    monkeypatch, has, given, then
+):
+    monkeypatch.setitem(sys.modules, C10D, SimpleNamespace(**dict.fromkeys(has)))
+    monkeypatch.setattr(collectives, "os", SimpleNamespace(environ=given))
+    collectives.record()
+    assert given == then
+    assert "TORCH_NCCL_TRACE_BUFFER_SIZE" not in os.environ
+
+
+class Tensor:
+    dtype, shape = "torch.float32", (3, 4)
+
+
+def frames_of(source, path="/x/horovod/torch/mpi_ops.py"):
+    """The frames of Horovod's functions, which look at themselves where they would wait."""
+    found = []
+
+    def wait():
+        frame = sys._getframe(1)
+        while frame is not None:
+            found.append(frame)
+            frame = frame.f_back
+
+    place = {"wait": wait}
+    exec(compile(source, path, "exec"), place)
+    return found, place
+
+
+CALL = """
+def synchronize(handle):
+    wait()
+def allreduce_(tensor, name=None, process_set=None):
+    handle = 17
+    return synchronize(handle)
+class Set:
+    process_set_id, ranks = {id}, [2, 3]
+"""
+
+
+@pytest.mark.parametrize(
+    ("values", "call", "where"),
+    [
+        ({"name": "grad", "id": 0}, "allreduce_ grad(torch.float32 [3, 4])", "all ranks"),
+        ({"name": None, "id": 0}, "allreduce_ 17(torch.float32 [3, 4])", "all ranks"),
+        ({"name": "g", "id": 1}, "allreduce_ g(torch.float32 [3, 4])", "process set [2, 3]"),
+    ],
+)
+def test_the_call_of_horovod_that_a_rank_is_in(values, call, where):
+    frames, horovod = frames_of(CALL.format(id=values["id"]))
+    horovod["allreduce_"](Tensor(), values["name"], horovod["Set"]())
+    (found,) = collectives.last_calls(frames)
+    assert (found["call"], found["where"], found["done"]) == (call, where, False)
+    assert found["ranks"] == ([2, 3] if values["id"] else None)
+
+
+def test_the_call_that_raised_is_found_in_the_error():
+    _, horovod = frames_of(CALL.format(id=0))
+    horovod["wait"] = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError) as raised:
+        horovod["allreduce_"](Tensor(), "grad")
+    assert collectives.call_of(raised.value) == "allreduce_ grad(torch.float32 [3, 4])"
+    assert collectives.call_of(ValueError("elsewhere")) == ""
