@@ -1,7 +1,4 @@
-"""Standard output kept for a program that reads it: what else is printed goes to standard error.
-
-Also what libraries and child processes print, which have the descriptor and not the stream.
-"""
+"""Standard output kept for a program that reads it: what else is printed goes to standard error."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ def kept_for_programs() -> Iterator[None]:
     _kept.append(stream)
     try:
         with redirect_stdout(sys.stderr):
-            if number is not None:
+            if number is not None:  # Libraries and child processes print to the descriptor.
                 os.dup2(2, number)
             yield
     finally:

@@ -11,9 +11,6 @@ from typing import Any
 from sparkdl_runner.base.standard_output import for_programs
 from sparkdl_runner.base.version import __version__
 
-# A change that could break a reader makes it 2.
-FORMAT = 1
-
 
 def add_flag(parser: argparse.ArgumentParser) -> None:
     """Adds ``--json`` to each command of a command line."""
@@ -39,7 +36,7 @@ def failed(why: BaseException, exit_code: int) -> dict[str, Any]:
 
 def write(command: str, result: Mapping[str, Any]) -> None:
     """Prints the document, in one line: events may stand before it."""
-    begin = {"format": FORMAT, "version": __version__, "command": command, "exit_code": 0}
+    begin = {"format": 1, "version": __version__, "command": command, "exit_code": 0}
     print(json.dumps(_plain({**begin, **result})), file=for_programs(), flush=True)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from sparkdl_runner.tracking.report.goodput import DATA_WAIT, LOST, RESTART, AttemptTime, goodput_of
 
 _JOULES_PER_KWH = 3.6e6
-_WASTE = (RESTART, LOST, DATA_WAIT)
+_WASTE = {"restarts": RESTART, "lost_steps": LOST, "data_wait": DATA_WAIT}
 
 
 def cost_of(attempts: Sequence[AttemptTime]) -> dict[str, float]:
@@ -28,7 +28,7 @@ def cost_of(attempts: Sequence[AttemptTime]) -> dict[str, float]:
     per_second = held / (sum(times) or 1.0) / 3600
     seconds = goodput_of(attempts).seconds
     values = {f"{device}_hours": per_second * sum(seconds.values())}
-    values |= {_name(device, part): per_second * seconds[part] for part in _WASTE}
+    values |= {f"{device}_hours_{name}": per_second * seconds[_WASTE[name]] for name in _WASTE}
     values["energy_kwh"] = sum(attempt.energy_joules for attempt in attempts) / _JOULES_PER_KWH
     return {name: round(value, 6) for name, value in values.items() if value > 0}
 
@@ -36,13 +36,9 @@ def cost_of(attempts: Sequence[AttemptTime]) -> dict[str, float]:
 def in_words(cost: Mapping[str, float]) -> str:
     """The same for people."""
     device = "gpu" if "gpu_hours" in cost else "core"
-    parts = {part: cost.get(_name(device, part)) for part in _WASTE}
+    parts = {part: cost.get(f"{device}_hours_{name}") for name, part in _WASTE.items()}
     waste = ", ".join(f"{part} {hours:.3g}" for part, hours in parts.items() if hours)
     energy = f", {cost['energy_kwh']:.3g} kWh" if "energy_kwh" in cost else ""
     name = "GPU" if device == "gpu" else device
     whole = f"{cost[f'{device}_hours']:.3g} {name} hours"
     return f"{whole}{f' (of which {waste})' if waste else ''}{energy}"
-
-
-def _name(device: str, part: str) -> str:
-    return f"{device}_hours_{part.replace(' ', '_')}"
