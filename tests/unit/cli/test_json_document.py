@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from json_documents import document_of, documented
 from sparkdl_runner.checkpoint import CheckpointManager
 from sparkdl_runner.cli import _COMMANDS, build_horovod, json_document, main
 from sparkdl_runner.cli.command_line import Parser, guarded
@@ -24,21 +24,6 @@ from sparkdl_runner.doctor.report import Report
 from sparkdl_runner.errors import WorkerDiedError
 from sparkdl_runner.jobs import convert, score, train, tune
 from sparkdl_runner.jobs.parsing import command as parsing_command
-
-PAGE = Path(__file__).parents[3] / "docs" / "jobs.md"
-COMMON = {"format", "version", "command", "exit_code"}
-
-
-def documented() -> dict[str, set[str]]:
-    """The fields of each command's document, as the page has them."""
-    section = PAGE.read_text().partition("## For programs")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `([\w -]+)` \| (.*) \|$", section, re.MULTILINE)
-    fields: dict[str, set[str]] = {}
-    for name, text in rows:
-        own = re.sub(r": (an object|a list of objects) .*", "", text)
-        fields[name] = set(re.findall(r"`(\w+)`", re.sub(r"`best`.*", "`best`", own)))
-    fields["train"] |= fields["run"]
-    return fields
 
 
 def leaves(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, Any]]:
@@ -61,13 +46,6 @@ def commands() -> dict[str, Any]:
     return dict(leaves(parser, ""))
 
 
-def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """The document, which is all that standard output has."""
-    (line,) = capsys.readouterr().out.splitlines()
-    read: dict[str, Any] = json.loads(line)
-    return read
-
-
 def test_every_command_has_the_flag_and_a_row_of_the_page():
     found = commands()
     assert found.keys() == documented().keys()
@@ -84,18 +62,16 @@ def checkpoints(tmp_path: Path) -> Path:
 
 def test_documents_of_checkpoints_have_the_fields_of_the_page(checkpoints, capsys):
     assert main(["checkpoints", "ls", "--json", str(checkpoints)]) == 0
-    listed = document(capsys)
-    assert listed.keys() == COMMON | documented()["checkpoints ls"]
+    listed = document_of("checkpoints ls", capsys.readouterr().out)
     (one,) = listed["checkpoints"]
     assert one["checkpoint"] == "step-3/attempt-0"
     assert one["metrics"] == {"loss": "nan"}
     assert main(["checkpoints", "verify", str(checkpoints), "--json"]) == 0
-    whole = document(capsys)
-    assert whole.keys() == COMMON | documented()["checkpoints verify"]
+    whole = document_of("checkpoints verify", capsys.readouterr().out)
     assert whole["problems"] == {"step-3/attempt-0": []}
     (checkpoints / "step-3" / "attempt-0" / "manifest.json").write_text("{")
     assert main(["checkpoints", "verify", str(checkpoints), "--json"]) == 1
-    told = document(capsys)
+    told = document_of("checkpoints verify", capsys.readouterr().out)
     assert told["exit_code"] == 1
     assert len(told["problems"]["step-3/attempt-0"]) == 1
 
@@ -115,8 +91,7 @@ def test_documents_of_doctor_build_horovod_where_and_deliver(monkeypatch, capsys
     }
     for name, (code, arguments) in calls.items():
         assert main(arguments) == code
-        told = document(capsys)
-        assert told.keys() == COMMON | documented()[name]
+        told = document_of(name, capsys.readouterr().out)
         assert (told["exit_code"], told["command"]) == (code, name)
 
 
@@ -128,25 +103,25 @@ def test_a_job_of_a_file_takes_the_flag_too(job, monkeypatch, capsys):
     monkeypatch.setattr(parsing_command, "_quieten_libraries", lambda: None)
     monkeypatch.setitem(vars(job), "run", lambda settings: print("for people") or {"rows": 3})
     assert parsing_command.main(job, ["--json"]) == 0
-    told = document(capsys)
+    (line,) = capsys.readouterr().out.splitlines()
+    told = json.loads(line)
     assert (told["command"], told["rows"], told["exit_code"]) == (job.name, 3, 0)
 
 
 def test_an_error_is_a_document_and_keeps_its_exit_code(capsys):
     assert main(["where", "jobs/trian.py", "--json"]) == 2
-    told = document(capsys)
-    assert told.keys() == {*COMMON, "error"}
+    told = document_of("where", capsys.readouterr().out)
     assert told["error"]["type"] == "ConfigError"
     assert "did you mean 'jobs/train.py'?" in told["error"]["message"]
     assert main(["no-such-command", "--json"]) == 2
-    assert document(capsys)["exit_code"] == 2
+    assert document_of("", capsys.readouterr().out)["exit_code"] == 2
     died = WorkerDiedError("Rank 1 died.", rank=1, host="h", attempt=0, output_tail=())
 
     def raise_(error: BaseException) -> Any:
         raise error
 
     assert guarded("sparkdl-runner run", lambda: raise_(died), ["--json"]) == 1
-    assert document(capsys)["error"] == {
+    assert document_of("", capsys.readouterr().out)["error"] == {
         "type": "WorkerDiedError",
         "message": "Rank 1 died.",
         "rank": 1,
@@ -154,9 +129,12 @@ def test_an_error_is_a_document_and_keeps_its_exit_code(capsys):
     }
     with pytest.raises(ZeroDivisionError):
         guarded("sparkdl-runner run", lambda: raise_(ZeroDivisionError("a defect")), ["--json"])
-    assert document(capsys)["error"]["type"] == "ZeroDivisionError"
+    assert document_of("", capsys.readouterr().out)["error"]["type"] == "ZeroDivisionError"
     assert guarded("sparkdl-runner run", lambda: raise_(KeyboardInterrupt()), ["--json"]) == 130
-    assert document(capsys)["error"]["message"] == "interrupted; all ranks are gone."
+    assert (
+        document_of("", capsys.readouterr().out)["error"]["message"]
+        == "interrupted; all ranks are gone."
+    )
     assert guarded("run", dict, ["script.py", "--", "--json"]) == 0
     assert not capsys.readouterr().out, "the flag is the script's"
 
