@@ -9,6 +9,7 @@ python jobs/benchmark.py remote      # from an S3 server to batches
 python jobs/benchmark.py images      # JPEGs, beside torch's DataLoader and others
 python jobs/benchmark.py fit         # Trainer beside a loop that is written by hand
 python jobs/benchmark.py faults      # from a fault to its error, and what is left
+python jobs/benchmark.py slow-rank   # whether a slow rank is named, and no healthy one
 python jobs/benchmark.py goodput     # a training whose ranks are killed, beside Ray Train
 python jobs/benchmark.py scale       # the driver with up to 4,096 simulated ranks
 python jobs/benchmark.py life        # a named training whose driver is killed
@@ -45,6 +46,7 @@ from benchmarks import (
     mixing,
     remote,
     scale,
+    slow_rank,
     storage,
     tracking,
     transform,
@@ -63,6 +65,7 @@ BENCHMARKS = {
     "frameworks": frameworks,
     "faults": faults,
     "goodput": goodput,
+    "slow-rank": slow_rank,
     "scale": scale,
     "endurance": endurance,
     "life": life,

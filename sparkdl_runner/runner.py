@@ -6,7 +6,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -251,15 +251,20 @@ class DistributedRunner:
 
     def _events(self, run: str, secrets: Sequence[str]) -> AbstractContextManager[list[Reports]]:
         """Who tells programs of the run; see ``events_to``."""
-        redact = Redactor([*secrets_of(), *secrets])
-        started = {
-            "run": run,
-            "mlflow_run_id": self.mlflow_run_id,
-            "num_proc": self.num_proc,
-            "backend": self.backend.name,
-            "version": __version__,
-        }
-        return events_to(self.run_config.events, redact, started)
+        if self.run_config.events is None:
+            return nullcontext([])
+        from sparkdl_runner.tracking.run.rank_reports import RankReports
+
+        return events_to(
+            self.run_config.events,
+            Redactor([*secrets_of(), *secrets]),
+            RankReports(),
+            run,
+            mlflow_run_id=self.mlflow_run_id,
+            num_proc=self.num_proc,
+            backend=self.backend.name,
+            version=__version__,
+        )
 
     def _slow_ranks(self, told: Sequence[Reports], stop: StopRequest) -> list[SlowRanks]:
         """Who names ranks that the others wait for, if that is wanted."""

@@ -44,34 +44,40 @@ def add_parser(subparsers: Any) -> None:
         action_parser.set_defaults(run=action)
 
 
-def _ls(arguments: argparse.Namespace) -> int:
+def _ls(arguments: argparse.Namespace) -> dict[str, Any]:
+    found: list[dict[str, Any]] = []
     rows = [("checkpoint", "epoch", "ranks", "committed (UTC)", "size", "metrics")]
     for storage, name, shown in _checkpoints(arguments.url):
         try:
-            rows.append((shown, *_described(read_manifest(storage, name))))
+            manifest = read_manifest(storage, name)
+            rows.append((shown, *_described(manifest)))
+            size = sum(entry.size_bytes for entry in manifest.files)
+            facts = ("epoch", "world_size", "created", "metrics")
+            known = {fact: getattr(manifest, fact) for fact in facts}
+            found.append({"checkpoint": shown, "size_bytes": size, **known})
         except DamageError as problem:
+            found.append({"checkpoint": shown, "problems": [str(problem)]})
             rows.append((shown, "", "", "", "", f"damaged: {problem}"))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         print("  ".join([*cells, row[-1]]).rstrip())
-    return 0
+    return {"checkpoints": found}
 
 
-def _verify(arguments: argparse.Namespace) -> int:
-    damaged = 0
+def _verify(arguments: argparse.Namespace) -> dict[str, Any]:
+    found: dict[str, list[str]] = {}
     for storage, name, shown in _checkpoints(arguments.url):
-        problems = problems_of(storage, name)
-        damaged += bool(problems)
+        found[shown] = problems = problems_of(storage, name)
         print(f"{shown}: {'damaged' if problems else 'ok'}", flush=True)
         for problem in problems:
             print(f"  {problem}")
-    if damaged:
+    if damaged := sum(map(bool, found.values())):
         print(
             f"{damaged} damaged: a training that is resumed passes over them, to the newest that "
             "is whole."
         )
-    return 1 if damaged else 0
+    return {"exit_code": int(damaged > 0), "problems": found}
 
 
 def _checkpoints(place: str) -> Iterator[tuple[Storage, Name, str]]:

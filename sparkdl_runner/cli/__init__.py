@@ -8,11 +8,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
+from typing import Any
 
 from sparkdl_runner.base.nearest import did_you_mean
 from sparkdl_runner.base.version import __version__
+from sparkdl_runner.cli import json_document
 from sparkdl_runner.cli.command_line import Parser, guarded
 from sparkdl_runner.errors import ConfigError, LaunchError
 
@@ -67,10 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
     chosen = next((word for word in argv if not word.startswith("-")), "")
-    return guarded(f"sparkdl-runner {chosen}".strip(), lambda: _run(argv, chosen))
+    return guarded(f"sparkdl-runner {chosen}".strip(), lambda: _run(argv, chosen), argv)
 
 
-def _run(argv: Sequence[str], chosen: str) -> int | None:
+def _run(argv: Sequence[str], chosen: str) -> Mapping[str, Any]:
     if chosen and chosen not in _COMMANDS:
         raise ConfigError(f"there is no command {chosen!r}{did_you_mean(chosen, _COMMANDS)}")
     parser = Parser(
@@ -84,6 +86,7 @@ def _run(argv: Sequence[str], chosen: str) -> int | None:
     if chosen:
         module = _import(chosen, _COMMANDS[chosen][0])
         getattr(module, "JOB", module).add_parser(commands)
+        json_document.add_flag(parser)
     # argparse takes what follows -- for its own, in ways that differ between its versions.
     own = list(argv[: argv.index("--")] if "--" in argv else argv)
     arguments = parser.parse_args(own)

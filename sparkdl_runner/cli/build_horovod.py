@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=_run)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     command = ["bash", str(SCRIPT), "--python", sys.executable]
     flags = ("gpu", "trust_wheelhouse", "wheel_only", "check")
     wanted = [name for name in flags if getattr(arguments, name)]
@@ -46,4 +46,6 @@ def _run(arguments: argparse.Namespace) -> int:
     for name in ("wheelhouse", "sha256"):
         if getattr(arguments, name) is not None:
             command += [f"--{name}", getattr(arguments, name)]
-    return subprocess.run(command, check=False).returncode
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+    print(done.stdout, end="", flush=True)
+    return {"exit_code": done.returncode, "wheel": done.stdout.strip() or None}

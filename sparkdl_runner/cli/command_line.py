@@ -18,6 +18,8 @@ from typing import Any, NoReturn
 from sparkdl_runner.base import renamed
 from sparkdl_runner.base.nearest import nearest
 from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.base.standard_output import kept_for_programs
+from sparkdl_runner.cli import json_document
 from sparkdl_runner.errors import ConfigError, LaunchError, RunnerError, ScriptExitedError
 
 DONE = 0
@@ -123,33 +125,48 @@ class Parser(argparse.ArgumentParser):
         return flags
 
 
-def guarded(name: str, action: Callable[[], int | None]) -> int:
+def guarded(name: str, action: Callable[[], Mapping[str, Any]], argv: Sequence[str]) -> int:
     """Runs an action and turns its errors into a line on stderr and an exit code.
 
     What a person can mend is one sentence on the standard error stream; what is a defect, of this
-    package or of another, keeps its traceback.
+    package or of another, keeps its traceback. With ``--json`` in ``argv``, standard output gets
+    what the action returned, or the error, as one document. Its ``exit_code`` is 0 by default.
     """
+    if not json_document.is_wanted(argv):
+        return int(_result_of(name, action).get("exit_code", DONE))
+    command = name.removeprefix("sparkdl-runner ")
+    with kept_for_programs():
+        try:
+            result = _result_of(name, action)
+        except Exception as error:
+            json_document.write(command, json_document.failed(error, FAILED))
+            raise
+        json_document.write(command, result)
+    return int(result.get("exit_code", DONE))
+
+
+def _result_of(name: str, action: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     try:
         with _terminable():
-            return action() or DONE
+            return action()
     except ConfigError as error:
-        return _say(name, error, BAD_CONFIG)
+        return _failed(name, error, BAD_CONFIG)
     except LaunchError as error:
         # Nothing was started: too few slots, a server that does not answer, a missing backend.
-        return _say(name, error, BAD_CONFIG)
+        return _failed(name, error, BAD_CONFIG)
     except RunnerError as error:
         if isinstance(error.__cause__, ScriptExitedError):
-            return _say(name, error, error.__cause__.exit_code)
-        return _say(name, error, FAILED)
+            return _failed(name, error, error.__cause__.exit_code)
+        return _failed(name, error, FAILED)
     except Terminated:
-        return _say(name, "asked to end by SIGTERM; all ranks are gone.", TERMINATED)
+        return _failed(name, Terminated("asked to end by SIGTERM; all ranks are gone."), TERMINATED)
     except KeyboardInterrupt:
-        return _say(name, "interrupted; all ranks are gone.", INTERRUPTED)
+        return _failed(name, KeyboardInterrupt("interrupted; all ranks are gone."), INTERRUPTED)
 
 
-def _say(name: str, what: object, code: int) -> int:
-    print(f"{name}: {what}", file=sys.stderr, flush=True)
-    return code
+def _failed(name: str, why: BaseException, code: int) -> Mapping[str, Any]:
+    print(f"{name}: {why}", file=sys.stderr, flush=True)
+    return json_document.failed(why, code)
 
 
 @contextmanager

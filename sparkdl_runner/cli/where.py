@@ -26,11 +26,12 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=_run)
 
 
-def _run(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     files = _files()
     if arguments.file not in files:
         raise ConfigError(f"there is no file {arguments.file}{did_you_mean(arguments.file, files)}")
     print(files[arguments.file])
+    return {"file": str(files[arguments.file])}
 
 
 def _files() -> dict[str, Path]:

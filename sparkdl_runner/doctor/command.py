@@ -35,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments, and ``run`` as what takes them and returns the exit code."""
     parser.description, parser.epilog = DESCRIPTION, EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument(
         *("--num-proc", "--np"),
         type=_count,
@@ -86,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """Looks at everything and prints the report."""
     question = Question(
         num_proc=arguments.num_proc,
@@ -98,11 +97,8 @@ def run(arguments: argparse.Namespace) -> int:
         conf=dict(arguments.conf),
     )
     report = examine(question)
-    if arguments.json:
-        print(report.to_json())
-    else:
-        report.print_to(sys.stdout)
-    return report.exit_code
+    report.print_to(sys.stdout)
+    return {"exit_code": report.exit_code, **report.to_json()}
 
 
 def _count(text: str) -> int:

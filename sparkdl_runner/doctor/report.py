@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TextIO
+from typing import Any, TextIO
 
-from sparkdl_runner.base.version import __version__
 from sparkdl_runner.doctor.findings.finding import (
     DRIVER,
     NOT_CHECKED,
@@ -20,7 +18,6 @@ from sparkdl_runner.doctor.findings.finding import (
     worst,
 )
 
-FORMAT = 1
 # Problems come last, where a person looks first.
 _ORDER = (OK, NOT_CHECKED, WARNING, PROBLEM)
 _LABELS = {OK: "ok", NOT_CHECKED: "--", WARNING: "WARNING", PROBLEM: "PROBLEM"}
@@ -47,24 +44,14 @@ class Report:
         """0 if a run can work, 1 if something is broken."""
         return int(worst(self.findings) == PROBLEM)
 
-    def to_json(self) -> str:
-        """The documented form of ``--json``.
-
-        One object: ``format`` (1; a change that could break a reader makes it 2), ``version`` of
-        sparkdl_runner, ``status`` (``"ok"``, ``"warning"`` or ``"problem"``, the worst there is),
-        ``num_proc``, ``seconds``, and ``findings``, a list of objects with the strings ``check``,
-        ``status`` (also ``"not checked"``), ``found``, ``expected``, ``advice`` and the list of
-        strings ``where``.
-        """
-        fields = {
-            "format": FORMAT,
-            "version": __version__,
+    def to_json(self) -> dict[str, Any]:
+        """What ``--json`` prints: see docs/doctor.md."""
+        return {
             "status": worst(self.findings),
             "num_proc": self.num_proc,
             "seconds": round(self.seconds, 1),
             "findings": [finding.to_json() for finding in self.findings],
         }
-        return json.dumps(fields, indent=2)
 
     def print_to(self, stream: TextIO) -> None:
         """Writes the report for a person: short lines, the problems and their remedies last."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Literal
+from typing import Any, Literal
 
 import pydantic
 
@@ -37,7 +37,7 @@ class ConvertSettings(Settings):
     )
 
 
-def run(settings: ConvertSettings) -> None:
+def run(settings: ConvertSettings) -> dict[str, Any]:
     """Converts."""
     from sparkdl_runner.data import DatasetError, write_conversion
     from sparkdl_runner.data.convert.permanent import OccupiedError
@@ -69,12 +69,13 @@ def run(settings: ConvertSettings) -> None:
             raise RunnerError(str(error)) from None
         manifest, _, _ = converter.open()
         seconds = time.perf_counter() - started
-        files = len(manifest.files)
+        files, columns = len(manifest.files), [column.name for column in manifest.columns]
         print(
             f"{len(converter):,} rows in {files} file{'s' if files != 1 else ''} at "
-            f"{converter.cache_dir_url}, "
-            f"{seconds:.1f} s. Columns: {', '.join(column.name for column in manifest.columns)}."
+            f"{converter.cache_dir_url}, {seconds:.1f} s. Columns: {', '.join(columns)}."
         )
+        counts = {"rows": len(converter), "files": files, "seconds": round(seconds, 1)}
+        return {"url": converter.cache_dir_url, **counts, "columns": columns}
 
 
 JOB = Command(

@@ -8,8 +8,9 @@ from typing import Any
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs import train
 from sparkdl_runner.jobs.parsing import load
+from sparkdl_runner.jobs.parsing.command import printing_beside
 from sparkdl_runner.jobs.parsing.flags import as_pairs, flag
-from sparkdl_runner.jobs.training.settings import RunConfigSettings, TrainSettings
+from sparkdl_runner.jobs.training.settings import EVENTS, RunConfigSettings, TrainSettings
 from sparkdl_runner.launch.backends import BACKENDS
 
 
@@ -47,6 +48,7 @@ def add_parser(subparsers: Any) -> None:
         help="what of the script's folder travels to ranks on Spark besides its Python files, such "
         "as '*.yaml' or data/",
     )
+    parser.add_argument("--events", metavar="FILE|-", help=EVENTS)
     parser.add_argument(
         *("--num-proc", "--np"),
         type=int,
@@ -73,7 +75,7 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=_run, takes_more=True)
 
 
-def _run(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     what, more = arguments.what, arguments.more
     kind = "module" if arguments.module else "script" if what.endswith(".py") else "function"
     if kind == "function" and ":" not in what:
@@ -94,5 +96,7 @@ def _run(arguments: argparse.Namespace) -> None:
         "backend": arguments.backend,
         "hyperparameters": dict(arguments.hyperparameters),
         "run_config": dict(arguments.run_config),
+        "events": arguments.events,
     }
-    train.train(load(TrainSettings, None, given))
+    with printing_beside(arguments.events):
+        return train.summarized(*train.train(load(TrainSettings, None, given)))

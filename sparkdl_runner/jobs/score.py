@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def run(settings: ScoreSettings) -> None:
+def run(settings: ScoreSettings) -> dict[str, Any]:
     """Scores."""
     mlflow_run.use(Tracking(tracking_uri=settings.tracking_uri))
     model = _find_model(settings.model)
@@ -38,6 +38,7 @@ def run(settings: ScoreSettings) -> None:
         write_scores(settings, spark, scored)
     kind = "table" if settings.is_table else "folder"
     print(f"{settings.source.place} is scored by {settings.model} in the {kind} {settings.output}.")
+    return {"model": settings.model, "output": settings.output, "kind": kind}
 
 
 def _scored(

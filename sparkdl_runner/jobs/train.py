@@ -14,17 +14,19 @@ from sparkdl_runner.jobs.training.settings import TrainSettings
 _MOST_CHARACTERS = 2000
 
 
-def run(settings: TrainSettings) -> None:
+def run(settings: TrainSettings) -> dict[str, Any]:
     """Trains, and says how long it took and where its run is. The last line is JSON."""
     value, run_id, phases = train(named_after_its_job(settings))
     print(f"\n{phases}\n")
-    summary = {
-        "run_id": run_id,
-        "tracking_uri": None if run_id is None else mlflow_run.show_page(run_id),
-        "seconds": round(phases.total, 1),
-        "returned": _short(value),
-    }
+    uri = None if run_id is None else mlflow_run.show_page(run_id)
+    summary = summarized(value, run_id, phases) | {"tracking_uri": uri}
     print(json.dumps(summary), flush=True)
+    return summary
+
+
+def summarized(value: object, run_id: str | None, phases: Phases) -> dict[str, Any]:
+    """What a training did, for programs."""
+    return {"run_id": run_id, "seconds": round(phases.total, 1), "returned": _short(value)}
 
 
 def named_after_its_job(settings: TrainSettings) -> TrainSettings:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sparkdl_runner.errors import ConfigError
 from sparkdl_runner.jobs.parsing.command import Command
 from sparkdl_runner.jobs.training import prepared
@@ -9,7 +11,7 @@ from sparkdl_runner.jobs.tuning.search import Search
 from sparkdl_runner.jobs.tuning.settings import TuneSettings
 
 
-def run(settings: TuneSettings) -> None:
+def run(settings: TuneSettings) -> dict[str, Any]:
     """Searches, and says what was found."""
     try:
         import optuna  # noqa: F401
@@ -19,7 +21,7 @@ def run(settings: TuneSettings) -> None:
         ) from None
     also = {name: choice.examples for name, choice in settings.tune.search_space.items()}
     with prepared(settings, also) as training:
-        Search(settings, training).run()
+        return Search(settings, training).run()
 
 
 JOB = Command(

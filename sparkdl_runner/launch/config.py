@@ -161,7 +161,8 @@ class RunConfig:
     ranks, as the ``Trainer`` calls it. None names none."""
 
     slow_rank_steps: int = 50
-    """Over how many steps ranks are compared, twice in a row; and for 2.5 seconds at least."""
+    """Over how many steps ranks are compared, in two halves of 2.5 seconds at least. One whose time
+    is little beyond the factor is named later, once that cannot be chance."""
 
     slow_rank_stops: bool = False
     """Whether ``should_stop`` then tells the function to end by itself, with the rank as the

@@ -58,9 +58,9 @@ def add_parser(subparsers: Any) -> None:
     parser.set_defaults(run=_run)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     stores: dict[str | None, tuple[Any, ServerCalls]] = {}
-    left = 0
+    runs: list[dict[str, Any]] = []
     for run_id, url in _found(arguments.folder):
         known = left_run.left_run(run_id)
         uri = arguments.tracking_uri or (None if known is None else known.tracking_uri)
@@ -76,9 +76,9 @@ def _run(arguments: argparse.Namespace) -> int:
             outcome, is_left = _deliver(opened, url, known)
         except LaunchError as error:
             outcome, is_left = str(error), True
-        left += is_left
+        runs.append({"run_id": run_id, "outcome": outcome, "is_left": is_left})
         print(f"run {run_id}: {lines(outcome)}", flush=True)
-    return 1 if left else 0
+    return {"exit_code": int(any(run["is_left"] for run in runs)), "runs": runs}
 
 
 def _found(folders: list[str]) -> Iterator[tuple[str, str]]:

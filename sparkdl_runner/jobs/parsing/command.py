@@ -8,13 +8,17 @@ import os
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from sparkdl_runner.base.standard_output import kept_for_programs
+from sparkdl_runner.cli import json_document
 from sparkdl_runner.cli.command_line import EXIT_CODES, Parser, guarded
 from sparkdl_runner.jobs.parsing import Settings, load
 from sparkdl_runner.jobs.parsing.flags import add_flags, given
+from sparkdl_runner.tracking.report.events import STANDARD_OUTPUT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +31,9 @@ class Command:
     example: str
     """An example of a call and its YAML."""
     settings: type[Settings]
-    run: Callable[[Any], None]
-    """Is given the settings. Raises ConfigError for what only shows once it has begun."""
+    run: Callable[[Any], Mapping[str, Any]]
+    """Takes the settings, and returns what ``--json`` prints. Raises ConfigError for what only
+    shows once it has begun."""
 
     def add_parser(self, subparsers: Any) -> None:
         """Adds the job to a command line that has several commands."""
@@ -44,9 +49,16 @@ class Command:
             "formatter_class": argparse.RawDescriptionHelpFormatter,
         }
 
-    def _begin(self, arguments: argparse.Namespace) -> None:
+    def _begin(self, arguments: argparse.Namespace) -> Mapping[str, Any]:
         _quieten_libraries()
-        self.run(load(self.settings, arguments.config, given(arguments, self.settings)))
+        settings = load(self.settings, arguments.config, given(arguments, self.settings))
+        with printing_beside(getattr(settings, "events", None)):
+            return self.run(settings)
+
+
+def printing_beside(events: str | None) -> AbstractContextManager[None]:
+    """Keeps standard output for a job's events, if that is where they go."""
+    return kept_for_programs() if events == STANDARD_OUTPUT else nullcontext()
 
 
 def main(job: Command, argv: Sequence[str] | None = None) -> int:
@@ -60,7 +72,9 @@ def main(job: Command, argv: Sequence[str] | None = None) -> int:
     words["epilog"] = words["epilog"].replace(f"  sparkdl-runner {job.name} ", f"  {job.name}.py ")
     parser = Parser(prog=f"{job.name}.py", **words)
     add_flags(parser, job.settings)
-    return guarded(job.name, lambda: job._begin(parser.parse_args(argv)))
+    json_document.add_flag(parser)
+    argv = sys.argv[1:] if argv is None else argv
+    return guarded(job.name, lambda: job._begin(parser.parse_args(argv)), argv)
 
 
 def run_script(job: Command) -> None:

@@ -116,6 +116,7 @@ class Training:
                 tracking=tracking,
                 name=self.settings.name,
                 rerun_finished=self.settings.rerun_finished,
+                events=self.settings.events,
             ),
         )
         runner.reports += reports

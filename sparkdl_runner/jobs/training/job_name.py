@@ -18,7 +18,9 @@ from sparkdl_runner.launch.config import MOST_NAME_CHARACTERS
 _DATABRICKS_JOB, _DATABRICKS_RUN = "mlflow.databricks.jobID", "mlflow.databricks.jobRunID"
 _AIRFLOW = ("AIRFLOW_CTX_DAG_ID", "AIRFLOW_CTX_TASK_ID", "AIRFLOW_CTX_DAG_RUN_ID")
 # Which trainings of one job are the same: not how or where they run, which a retry may change.
-_NOT_THE_TRAINING = ("num_proc", "run_config", "tracking", "name", "rerun_finished", "cache_url")
+_NOT_THE_TRAINING = (
+    *("num_proc", "run_config", "tracking", "name", "rerun_finished", "cache_url", "events"),
+)
 
 # A job keeps the name that it had before this key was called otherwise.
 _EARLIER = {"batch_size": "batch_size_per_rank"}

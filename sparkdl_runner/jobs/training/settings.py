@@ -17,7 +17,11 @@ from sparkdl_runner.tracking.run.opening.store import is_set_up
 from sparkdl_runner.tracking.settings import Tracking
 from sparkdl_runner.training.description.options import REQUIRED
 
-_ELSEWHERE = ("tracking", "name", "rerun_finished")
+EVENTS = (
+    "a file that gets a line of JSON for each event of a run; - for standard output, to which "
+    "nothing else goes then"
+)
+_ELSEWHERE = ("tracking", "name", "rerun_finished", "events")
 
 
 class RunConfigSettings(settings_like(RunConfig, without=_ELSEWHERE)):  # type: ignore[misc]
@@ -78,6 +82,7 @@ class _FunctionSettings(Settings):
     rerun_finished: bool = pydantic.Field(
         False, description="whether a training of this name that has finished is trained anew"
     )
+    events: str | None = pydantic.Field(None, description=EVENTS)
     run_config: RunConfigSettings = pydantic.Field(
         default_factory=dict,
         validate_default=True,
@@ -99,7 +104,7 @@ class TrainSettings(PlanSettings, ScriptSettings, _FunctionSettings):
         "what to train": ("function", "hyperparameters", "example", *ScriptSettings.model_fields),
         "on which ranks": ("num_proc", "backend", "run_config"),
         "with which data": ("data", "cache_url"),
-        "what is kept": ("tracking", "name", "rerun_finished", "checkpoint_url"),
+        "what is kept": ("tracking", "name", "rerun_finished", "checkpoint_url", "events"),
         "a model in place of a function": tuple(PlanSettings.model_fields),
     }
     earlier_names: ClassVar[Mapping[str, str]] = {

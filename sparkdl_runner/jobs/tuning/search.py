@@ -67,8 +67,8 @@ class Search:
         self._running: set[Pruning] = set()
         self._lock = threading.Lock()
 
-    def run(self) -> None:
-        """Runs the trials that the study still lacks.
+    def run(self) -> dict[str, Any]:
+        """Runs the trials that the study still lacks. Returns what was best.
 
         Raises:
             RunnerError: All trials failed, one could not be started, or the storage is gone.
@@ -80,7 +80,7 @@ class Search:
             )
             with called_after(self._settings.tune.time_limit_seconds, self._end_in_time):
                 self._run_trials(left)
-            self._keep_best()
+            return self._keep_best()
 
     @contextmanager
     def _parent_run(self) -> Iterator[None]:
@@ -267,7 +267,7 @@ class Search:
             "function, or log it."
         )
 
-    def _keep_best(self) -> None:
+    def _keep_best(self) -> dict[str, Any]:
         import mlflow
 
         name, mlflow_settings = self._settings.tune.metric, self._settings.tracking
@@ -288,6 +288,8 @@ class Search:
             mlflow_run.register(
                 run_id, mlflow_settings.registered_model_name, mlflow_settings.alias
             )
+        found = {"trial": best.number, "value": best.value, "params": best.params, "run_id": run_id}
+        return {"run_id": self._parent_id, "metric": name, "best": found}
 
 
 def _job_group(spark: SparkSession, parent_id: str) -> tuple[Callable[[], None], Callable[[], Any]]:

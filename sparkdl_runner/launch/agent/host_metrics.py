@@ -38,6 +38,7 @@ class HostMetrics:
         self._network = psutil.net_io_counters()
         self._disk = psutil.disk_usage("/").percent
         self._gpus = _gpu_handles()
+        self._joules = self._energy()
 
     def look(self) -> dict[str, float]:
         """The figures by name: percentages, and megabytes of 10^6 bytes."""
@@ -60,7 +61,16 @@ class HostMetrics:
         for index, handle in enumerate(self._gpus):
             with suppress(Exception):  # A GPU may be lost, which ranks will tell.
                 figures |= _look_at_gpu(index, handle)
+        if (joules := self._energy()) > self._joules > 0:
+            figures["gpu_energy_kilojoules"] = (joules - self._joules) / 1000
         return figures
+
+    def _energy(self) -> float:
+        """The joules that all GPUs have taken since their driver was loaded; 0 if unknown."""
+        with suppress(Exception):  # GPUs before Volta do not tell.
+            nvml = importlib.import_module("pynvml")
+            return float(sum(map(nvml.nvmlDeviceGetTotalEnergyConsumption, self._gpus)) / 1000)
+        return 0.0
 
 
 def _gpu_handles() -> list[Any]:

@@ -29,7 +29,7 @@ def begin(rank: int, run: Mapping[str, Any] | None, send: Send, *, trace_steps: 
     Returns:
         The recorder, to be closed at the end.
     """
-    rank_facts.note(gpus=_visible_gpus())
+    rank_facts.note(gpus=_visible_gpus(), cores=_threads())
     trace = None
     if run is not None and trace_steps and rank == 0:
         trace = StepTrace(artifacts_in(run["folder"]) / "torch-profiler-rank-0.json.gz")
@@ -61,6 +61,12 @@ def set_up_mlflow(run: RankRun, recorder: Recorder) -> None:
             other_ranks.set_up(run)
 
     when_imported("mlflow", set_up)
+
+
+def _threads() -> int:
+    """The CPU threads that the rank was given; 0 if that is unknown."""
+    threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(threads) if threads.isdecimal() else 0
 
 
 def _visible_gpus() -> int:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.base.redaction import Redactor
 from sparkdl_runner.base.shown_text import first_line, tell
+from sparkdl_runner.base.standard_output import for_programs
 from sparkdl_runner.errors import LaunchError, RunCancelledError
 from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.rank.world import World
 from sparkdl_runner.tracking.entries import Entry
+from sparkdl_runner.tracking.report.cost import cost_of
+from sparkdl_runner.tracking.report.goodput import AttemptTime
 from sparkdl_runner.tracking.report.performance import Counts, samples_per_second
+
+if TYPE_CHECKING:
+    from sparkdl_runner.tracking.run.rank_reports import RankReports
 
 STANDARD_OUTPUT = "-"
 
@@ -27,28 +32,34 @@ class Events(Reports):
 
     Args:
         put: Takes each line, and keeps nothing of one that it cannot write.
+        run: The run's name, for a reader of several.
         redact: Takes secrets out of texts.
+        ranks: Collects their reports, for what the run cost.
         now: The clock.
     """
 
     def __init__(
         self,
         put: Callable[[str], object],
+        run: str,
         redact: Callable[[str], str],
+        ranks: RankReports,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._put, self._redact, self._now = put, redact, now
+        self._put, self._run, self._redact, self._now = put, run, redact, now
         self._lock = threading.Lock()
         self._has_failed = False
         self._attempt = 0
         self._counts: dict[int, Counts] = {}
         self._step: int | None = None
         self._checkpoint_step: int | None = None
+        self._ranks, self._began_at = ranks, 0.0
+        self.times: list[AttemptTime] = []
 
     def write(self, event: str, **fields: Any) -> None:
         """Writes one event, with the time and those fields that are known."""
         known = {name: value for name, value in fields.items() if value is not None}
-        line = {"event": event, "time": round(self._now(), 3), **known}
+        line = {"event": event, "time": round(self._now(), 3), "run": self._run, **known}
         with self._lock:
             if self._has_failed:
                 return
@@ -61,10 +72,17 @@ class Events(Reports):
     def begin_attempt(self, attempt: int) -> None:
         """See ``Reports.begin_attempt``."""
         self._attempt, self._counts, self._step = attempt, {}, None
+        self._ranks.begin_attempt()
+        self._began_at = self._now()
+        if self.times and self.times[-1].has_failed:
+            seconds = round(self._began_at - self.times[-1].ended_at, 3)
+            self.write("restart", attempt=attempt, seconds=seconds)
         self.write("attempt", attempt=attempt)
 
     def end_attempt(self, error: BaseException | None, growth: str = "") -> None:
         """See ``Reports.end_attempt``."""
+        has_failed = error is not None
+        self.times.append(self._ranks.time(self._began_at, self._now(), has_failed=has_failed))
         if error is not None:
             self.write(
                 "fault",
@@ -79,6 +97,7 @@ class Events(Reports):
 
     def progress(self, world: World, report: dict[str, Any]) -> None:
         """See ``Reports.progress``."""
+        self._ranks.add(world, report)
         self._counts[world.rank] = Counts.of(report)
         if world.rank != 0:
             return
@@ -108,24 +127,27 @@ class Events(Reports):
         """See ``Reports.slow_ranks``."""
         self.write("slow_ranks", message=text)
 
+    def host_metrics(self, world: World, values: dict[str, float]) -> None:
+        """See ``Reports.host_metrics``."""
+        self._ranks.add_host(world, values)
+
 
 @contextmanager
 def events_to(
-    target: str | None, redact: Redactor, started: dict[str, Any]
+    target: str, redact: Redactor, ranks: RankReports, run: str, **started: Any
 ) -> Iterator[list[Reports]]:
-    """Who writes events, from the run's start to its end; nobody if that is not wanted.
+    """Writes events, from the run's start to its end.
 
     Args:
         target: A path, to whose file the events are added; ``-`` for standard output.
         redact: Takes secrets out of texts.
-        started: The fields of the first event.
+        ranks: Collects their reports, for what the run cost.
+        run: The run's name.
+        **started: The fields of the first event.
 
     Raises:
         LaunchError: The file cannot be written.
     """
-    if target is None:
-        yield []
-        return
     with ExitStack() as stack:
         put: Callable[[str], object] = _print
         if target != STANDARD_OUTPUT:
@@ -138,7 +160,7 @@ def events_to(
                     f"RunConfig.events is {target!r}, and no file can be written there "
                     f"({error.strerror}): name one in a folder that exists, or '-'."
                 ) from error
-        events = Events(put, redact)
+        events = Events(put, run, redact, ranks)
         events.write("started", **started)
         began, status = time.monotonic(), "finished"
         try:
@@ -148,9 +170,9 @@ def events_to(
             status = "killed" if is_killed else "failed"
             raise
         finally:
-            events.write("ended", status=status, seconds=round(time.monotonic() - began, 3))
+            seconds = round(time.monotonic() - began, 3)
+            events.write("ended", status=status, seconds=seconds, **cost_of(events.times))
 
 
 def _print(line: str) -> None:
-    sys.stdout.write(line)
-    sys.stdout.flush()
+    print(line, end="", file=for_programs(), flush=True)

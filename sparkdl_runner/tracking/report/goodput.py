@@ -45,6 +45,12 @@ class AttemptTime:
     checkpoint_step: int = 0
     """The step of its newest checkpoint."""
     has_failed: bool = False
+    gpus: int = 0
+    """That its ranks saw; 0 also if they had not told yet."""
+    cores: int = 0
+    """The threads that its ranks were given, added up."""
+    energy_joules: float = 0.0
+    """Of all GPUs of its hosts; 0 also if it is unknown."""
 
     def tag(self) -> str:
         """This as the value of a tag."""

@@ -5,6 +5,7 @@ All ranks wait for the slowest at each step. So one slow host costs as much as i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median_high
@@ -19,8 +20,11 @@ from sparkdl_runner.tracking.time_use import COMPUTE, DATA, LABELS
 SURE_SECONDS = 2.5
 # A part that is slow and hardly counts in a step is not worth a word.
 LEAST_SHARE = 0.1
-# A rank is named once it was slow in so many spans in a row, as a busy host may be for one.
+# A rank is named once it was slow in each half of the steps: a busy host may be for a moment.
 SPANS = 2
+# And once its ratios are beyond the factor by more than chance. Other work on a host makes those of
+# equal ranks differ: their logarithm by so much in a span, and by less in the mean of several.
+NOISE = 0.4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,7 @@ class SlowRanks(Reports):
 
     Args:
         factor: Beyond how many times the median of the others a rank is slow.
-        steps: How many steps a span has at least.
+        steps: How many steps two spans have at least.
         say: Takes a text whenever other ranks are slow than before; and a reason to stop, in at
             most 200 bytes, empty if none is slow any more.
     """
@@ -56,8 +60,8 @@ class SlowRanks(Reports):
         self._worlds: dict[int, World] = {}
         self._now: dict[int, Counts] = {}
         self._since: dict[int, Counts] = {}
-        self._rows: dict[tuple[int, str], int] = {}
-        """In how many spans in a row a part of a rank has been slow."""
+        self._rows: dict[tuple[int, str], list[float]] = {}
+        """How far a part of a rank was beyond the factor, in each span since it is slow."""
         self._named: set[tuple[int, str]] = set()
 
     def progress(self, world: World, report: dict[str, Any]) -> None:
@@ -72,7 +76,7 @@ class SlowRanks(Reports):
             return
         spans = {rank: now.plus(self._since[rank], -1) for rank, now in self._now.items()}
         if all(
-            span.steps >= self._steps and span.running_seconds >= SURE_SECONDS
+            span.steps >= self._steps / SPANS and span.running_seconds >= SURE_SECONDS
             for span in spans.values()
         ):
             self._since = dict(self._now)
@@ -80,8 +84,14 @@ class SlowRanks(Reports):
 
     def _compare(self, slow: list[SlowPart]) -> None:
         found = {(one.rank, one.part): one for one in slow}
-        self._rows = {key: self._rows.get(key, 0) + 1 for key in found}
-        named = {key for key, rows in self._rows.items() if rows >= SPANS or key in self._named}
+        # A part that took the others no time at all counts as ten times theirs.
+        usual = {key: max(one.usual_seconds, 0.1 * one.seconds) for key, one in found.items()}
+        beyond = {key: math.log(found[key].seconds / usual[key] / self._factor) for key in found}
+        self._rows = {key: [*self._rows.get(key, ()), beyond[key]] for key in found}
+        named = self._named & found.keys()
+        for key, row in self._rows.items():
+            if len(row) >= SPANS and sum(row) > NOISE * math.sqrt(len(row)):
+                named.add(key)
         if named == self._named:
             return
         self._named = named

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sparkdl_runner.tracking.entries import ATTEMPT_TAG, Entry
+from sparkdl_runner.tracking.report.cost import cost_of, in_words
 from sparkdl_runner.tracking.report.goodput import TIME_TAG, AttemptTime, goodput_of, times_in
+from sparkdl_runner.tracking.report.performance import SYSTEM_PREFIX
 from sparkdl_runner.tracking.report.run_summary import GOODPUT, TIME_LEFT, AttemptRow
 from sparkdl_runner.tracking.run.opening.opened import Opened
 from sparkdl_runner.tracking.run.rank_reports import RankReports
@@ -66,6 +68,7 @@ class Attempts:
         if all(attempt_time.first_step_at is None for attempt_time in spent):
             return []
         values = {GOODPUT: goodput_of(spent).share, TIME_LEFT: self._ranks.seconds_left()}
+        values |= {f"{SYSTEM_PREFIX}{name}": value for name, value in cost_of(spent).items()}
         return [
             ["metric", name, value, int(now * 1000), self._ranks.step, {}]
             for name, value in values.items()
@@ -82,7 +85,7 @@ class Attempts:
         return [*self._earlier, *(attempt.time for attempt in self.own if attempt.time is not None)]
 
     def sentence(self) -> str:
-        """Goodput, and the time left of a training that ended early; empty where no step was timed.
+        """Goodput, cost, and the time left if it ended early; empty where no step was timed.
 
         How long a first step took is unknown.
         """
@@ -90,6 +93,8 @@ class Attempts:
         if not any(attempt_time.steps for attempt_time in spent):
             return ""
         text = goodput_of(spent).sentence()
+        if cost := cost_of(spent):
+            text += f"; {in_words(cost)}"
         left = self._ranks.seconds_left()
         if left:
             text += f"; at its pace, {left:,.0f} s of training are left"

@@ -33,6 +33,8 @@ class RankReports:
         self._worlds: dict[int, World] = {}
         self._world_size = 0
         self._gpus: dict[str, int] = {}
+        self._cores: dict[int, int] = {}
+        self._joules: dict[str, float] = {}
         self._facts: dict[str, Any] = {}
         self._logged_facts: dict[str, Any] = {}
         self._skipped: dict[tuple[int, int], int] = {}  # by attempt and rank
@@ -50,7 +52,7 @@ class RankReports:
     def begin_attempt(self) -> None:
         """Drops the last attempt's ranks: new ones are about to start."""
         with self._lock:
-            self._worlds, self._gpus = {}, {}
+            self._worlds, self._gpus, self._cores, self._joules = {}, {}, {}, {}
             self._first_step_at, self._began_after = None, 0
             self._performance.begin_attempt()
 
@@ -62,6 +64,7 @@ class RankReports:
             self._world_size = world.size
             self._performance.see(world.rank, report)
             self._gpus[world.host_id] = int(report["facts"].get("gpus", 0))
+            self._cores[world.rank] = int(report["facts"].get("cores", 0))
             skipped = int(report["facts"].get(SKIPPED_IMAGES, 0))
             self._skipped[world.attempt, world.rank] = skipped
             if world.rank == 0:
@@ -78,6 +81,12 @@ class RankReports:
                 rank_world.host_id: (rank_world.host, rank_world.local_size) for rank_world in ranks
             }
             return parameters_and_tags.placement(hosts.values(), sum(self._gpus.values()))
+
+    def add_host(self, world: World, values: Mapping[str, float]) -> None:
+        """Adds the metrics of a host, of which the energy of its GPUs is kept."""
+        if (energy := values.get("gpu_energy_kilojoules")) is not None:
+            with self._lock:
+                self._joules[world.host_id] = 1000 * energy
 
     def entries(self) -> list[Entry]:
         """The ranks' rates, and the facts that have changed since the last call."""
@@ -123,6 +132,9 @@ class RankReports:
                 last_step=self.step,
                 checkpoint_step=self.checkpoint_step or 0,
                 has_failed=has_failed,
+                gpus=sum(self._gpus.values()),
+                cores=sum(self._cores.values()),
+                energy_joules=sum(self._joules.values()),
             )
 
     def seconds_left(self) -> float | None:

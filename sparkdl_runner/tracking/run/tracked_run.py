@@ -223,6 +223,7 @@ class TrackedRun(Reports):
 
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
         """See ``Reports.host_metrics``."""
+        self._ranks.add_host(world, values)
         began_at = self._opened.run.info.start_time / 1000
         self._log(host_entries(world, values, began_at=began_at, now=time.time()))
 

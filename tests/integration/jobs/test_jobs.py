@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from json_documents import document_of
 from processes import wait_until_gone, workers
 from sparkdl_runner.jobs import convert, score, train, tune
 from sparkdl_runner.jobs.parsing import command
@@ -97,8 +98,8 @@ def test_a_table_is_converted_and_trained_on_and_the_run_tells_it(
     assert "There are nulls in column 'id'" in capfd.readouterr().err
     # The earlier one is as it was, also as a source.
     copy = ("--source", f"{{path: {converted}, columns: [label]}}", "--output", tmp_path / "copy")
-    assert call(convert.JOB, *copy) == 0
-    assert "50 rows in " in capfd.readouterr().out
+    assert call(convert.JOB, *copy, "--json") == 0
+    assert document_of("convert", capfd.readouterr().out)["rows"] == 50
 
     (tmp_path / "shop_training.py").write_text(FUNCTION)
     config = tmp_path / "train.yaml"
@@ -285,8 +286,12 @@ def test_a_search_is_a_run_with_a_run_for_each_trial(
           search_space: {{x: {{choices: [0, 1, 4]}}}}
         """
     )
-    assert call(tune.JOB, "--config", config) == 0
-    told = capfd.readouterr().out
+    assert call(tune.JOB, "--config", config, "--json", "--events", tmp_path / "events") == 0
+    printed = capfd.readouterr()
+    told, document = printed.err, document_of("tune", printed.out)
+    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    of_runs = {event["run"] for event in events if event["event"] == "ended"}
+    assert len(of_runs) == 4, "each trial is a run"
     assert "4 trials, 2 at a time" in told, "as many as there are slots for"
     found = runs(store, "bowls")
     (parent,) = [run for run in found if run.info.run_name == "search"]
@@ -295,6 +300,7 @@ def test_a_search_is_a_run_with_a_run_for_each_trial(
     assert {run.data.tags["mlflow.parentRunId"] for run in trials} == {parent.info.run_id}
     assert parent.info.status == "FINISHED"
     best = {5: 0, 6: 1}  # By the height: what else there may have been drawn.
+    assert parent.data.metrics["height"] == document["best"]["value"]
     assert parent.data.metrics["height"] in best
     assert parent.data.tags["sparkdl_runner.best_run_id"] in {run.info.run_id for run in trials}
     by_x = {run.data.params["x"]: run.info.status for run in trials}
@@ -386,10 +392,10 @@ def test_a_model_is_trained_without_a_function_and_scores(
     assert call(train.JOB, *wrong) == 2
     assert "data.train_data has no column 'bb'; did you mean 'b'" in capfd.readouterr().err
     assert not runs(store, "of-model")
-    assert call(train.JOB, "--config", config, "--hyperparameters", "epochs=5") == 0
-    told = capfd.readouterr().out
-    assert "registered as models:/of-model/1" in told
-    returned = json.loads(told.splitlines()[-1])["returned"]
+    assert call(train.JOB, "--config", config, "--hyperparameters", "epochs=5", "--json") == 0
+    printed = capfd.readouterr()
+    assert "registered as models:/of-model/1" in printed.err
+    returned = document_of("train", printed.out)["returned"]
     (run,) = runs(store, "of-model")
     assert run.data.metrics["val_accuracy"] == returned["val_accuracy"] == 1
     assert run.data.params["optimizer.lr"] == "0.1"
@@ -397,7 +403,9 @@ def test_a_model_is_trained_without_a_function_and_scores(
 
     output = tmp_path / "scored"
     model = ("--model", "models:/of-model/1", "--trust", "true", "--tracking-uri", store)
-    assert call(score.JOB, *model, "--source", tmp_path / "rows", "--output", output) == 0
+    scoring = (*model, "--source", tmp_path / "rows", "--output", output, "--json")
+    assert call(score.JOB, *scoring) == 0
+    assert document_of("score", capfd.readouterr().out)["kind"] == "folder"
     scored = spark.read.parquet(str(output)).collect()
     assert len(scored) == 200
     assert all(np.argmax(row.prediction) == row.label for row in scored)

@@ -75,9 +75,9 @@ def test_where_prints_a_file_that_runs_the_job(capsys):
 def test_the_script_that_builds_horovod_gets_what_was_given(monkeypatch, arguments, given):
     run: list[list[str]] = []
 
-    def take(command, check):
+    def take(command, **_):
         run.append(command)
-        return subprocess.CompletedProcess(command, 3)
+        return subprocess.CompletedProcess(command, 3, stdout="")
 
     monkeypatch.setattr(build_horovod.subprocess, "run", take)
     assert main(["build-horovod", *arguments]) == 3

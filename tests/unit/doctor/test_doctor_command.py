@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import http.server
 import io
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ def parse(*arguments: str) -> argparse.Namespace:
 
 
 def test_arguments():
-    found = parse("--np", "4", "--conf", "spark.a=b=c", "--folder", "s3a://bucket/x", "--json")
+    found = parse("--np", "4", "--conf", "spark.a=b=c", "--folder", "s3a://bucket/x")
     assert (found.num_proc, found.conf, found.folder) == (
         4,
         [("spark.a", "b=c")],
@@ -101,9 +100,8 @@ FINDINGS = (
 
 def test_the_json_form():
     report = Report(findings=FINDINGS, num_proc=4, seconds=1.234)
-    fields = json.loads(report.to_json())
-    assert {name: fields[name] for name in ("format", "status", "num_proc", "seconds")} == {
-        "format": 1,
+    fields = report.to_json()
+    assert {name: fields[name] for name in ("status", "num_proc", "seconds")} == {
         "status": "problem",
         "num_proc": 4,
         "seconds": 1.2,
@@ -131,7 +129,7 @@ def test_what_is_fine_on_many_hosts_is_one_line():
     report.print_to(stream)
     first = stream.getvalue().splitlines()[0]
     assert first == "ok      memory            9 GiB is free [driver and 3 executors]"
-    assert len(json.loads(report.to_json())["findings"]) == 4
+    assert len(report.to_json()["findings"]) == 4
 
 
 class Terminal(io.StringIO):

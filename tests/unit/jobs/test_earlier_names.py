@@ -44,7 +44,11 @@ def test_earlier_flags_are_todays(monkeypatch, capsys):
     monkeypatch.setattr(command, "_quieten_libraries", lambda: None)
     found = []
     job = command.Command(
-        name="train", summary="", example="", settings=JOB.settings, run=found.append
+        name="train",
+        summary="",
+        example="",
+        settings=JOB.settings,
+        run=lambda settings: found.append(settings) or {},
     )
     argv = ["--example", "digits", "--np", "-2", "--runner", "max_restarts=2"]
     assert command.main(job, [*argv, "--mlflow", "experiment=e"]) == 0

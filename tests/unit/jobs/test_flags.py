@@ -26,7 +26,11 @@ def _same_environment(monkeypatch):
 
 def job_that(run) -> command.Command:
     return command.Command(
-        name="train", summary="", example="", settings=train.JOB.settings, run=run
+        name="train",
+        summary="",
+        example="",
+        settings=train.JOB.settings,
+        run=lambda settings: run(settings) or {},
     )
 
 

@@ -15,8 +15,10 @@ from sparkdl_runner.base.redaction import Redactor
 from sparkdl_runner.errors import LaunchError, RunCancelledError, WorkerDiedError
 from sparkdl_runner.launch.config import RunConfig
 from sparkdl_runner.rank.world import Peer, assign_ranks
+from sparkdl_runner.runner import DistributedRunner
 from sparkdl_runner.tracking.report.events import Events, events_to
 from sparkdl_runner.tracking.report.performance import Counts
+from sparkdl_runner.tracking.run.rank_reports import RankReports
 
 PEERS = [
     Peer(partition=i, host="h", host_key="h", address="10.0.0.1", interface="e") for i in range(2)
@@ -42,9 +44,10 @@ def documented():
 
 def test_all_that_happens_is_an_event_with_the_fields_that_the_page_names():
     written: list[str] = []
-    events = Events(written.append, Redactor(["hunter22hunter22"]), now=lambda: 7.0)
+    redact = Redactor(["hunter22hunter22"])
+    events = Events(written.append, "r", redact, RankReports(), now=lambda: 7.0)
     started = {"num_proc": 2, "backend": "torch", "version": "1", "mlflow_run_id": None}
-    events.write("started", run="r", **started)
+    events.write("started", **started)
     events.begin_attempt(0)
     events.progress(WORLDS[1], report(3))
     events.progress(WORLDS[0], report(3, checkpoint_step=2, checkpoint="s3://b/step-2"))
@@ -61,9 +64,9 @@ def test_all_that_happens_is_an_event_with_the_fields_that_the_page_names():
     lines = [json.loads(line) for line in written]
     assert [line["event"] for line in lines] == [
         *("started", "attempt", "checkpoint", "progress", "metric", "metric", "slow_ranks"),
-        *("fault", "attempt", "growth", "ended"),
+        *("fault", "restart", "attempt", "growth", "ended"),
     ]
-    assert {line.pop("time") for line in lines} == {7.0}
+    assert {(line.pop("time"), line.pop("run")) for line in lines} == {(7.0, "r")}
     assert lines[3] == {
         "event": "progress",
         "attempt": 0,
@@ -100,7 +103,7 @@ def test_the_last_event_says_how_it_ended_and_runs_are_added(tmp_path, error, st
     path = tmp_path / "events.jsonl"
     path.write_text("{}\n")
     expected = nullcontext() if error is None else pytest.raises(type(error))
-    with expected, events_to(str(path), Redactor([]), {"run": "r"}) as (events,):
+    with expected, events_to(str(path), Redactor([]), RankReports(), "r") as (events,):
         events.begin_attempt(0)
         if error is not None:
             raise error
@@ -110,9 +113,9 @@ def test_the_last_event_says_how_it_ended_and_runs_are_added(tmp_path, error, st
 
 
 def test_without_a_target_nobody_writes_and_standard_output_is_one(capsys):
-    with events_to(None, Redactor([]), {}) as nobody:
+    with DistributedRunner(num_proc=-1)._events("r", []) as nobody:
         assert nobody == []
-    with events_to("-", Redactor([]), {}):
+    with events_to("-", Redactor([]), RankReports(), "r"):
         pass
     assert [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()] == [
         "started",
@@ -122,7 +125,7 @@ def test_without_a_target_nobody_writes_and_standard_output_is_one(capsys):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_a_full_disk_is_told_once_and_ends_nothing(capsys):
-    with events_to("/dev/full", Redactor([]), {}) as (events,):
+    with events_to("/dev/full", Redactor([]), RankReports(), "r") as (events,):
         for attempt in range(3):
             events.begin_attempt(attempt)
     told = capsys.readouterr().err
@@ -133,7 +136,7 @@ def test_a_place_where_no_file_can_be_is_refused(tmp_path):
     target = str(tmp_path / "missing/events.jsonl")
     with (
         pytest.raises(LaunchError, match=r"events is .*jsonl.*No such file.*folder that exists"),
-        events_to(target, Redactor([]), {}),
+        events_to(target, Redactor([]), RankReports(), "r"),
     ):
         pass
     with pytest.raises(TypeError, match="events is 3; it must be a path"):

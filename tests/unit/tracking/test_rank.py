@@ -34,6 +34,7 @@ def test_the_gpus_that_it_sees_are_noted_and_told_at_once(
     cuda = SimpleNamespace(device_count=lambda: on_host)
     torch = None if on_host is None else SimpleNamespace(cuda=cuda)
     monkeypatch.setattr(rank_facts, "_facts", {})
+    monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
     with monkeypatch.context() as imported:
         imported.setitem(sys.modules, "torch", torch)
         seen = rank._visible_gpus()
@@ -41,18 +42,19 @@ def test_the_gpus_that_it_sees_are_noted_and_told_at_once(
     monkeypatch.setattr(rank, "_visible_gpus", lambda: seen)
     reports: list[dict[str, object]] = []
     rank.begin(0, None, reports.append, trace_steps=True).close()
-    assert reports[0]["facts"] == {"gpus": count}
+    assert reports[0]["facts"] == {"gpus": count, "cores": 4}
 
 
 def test_what_must_not_be_lost_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_facts, "_facts", {})
     monkeypatch.setattr(rank, "_visible_gpus", lambda: 0)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     reports: list[dict[str, object]] = []
     recorder = rank.begin(0, None, reports.append, trace_steps=True)
     rank_facts.note(restored_step=3)
     assert len(reports) == 1
     rank_facts.tell(checkpoint_step=5)
-    assert reports[1]["facts"] == {"gpus": 0, "restored_step": 3, "checkpoint_step": 5}
+    assert reports[1]["facts"] == {"gpus": 0, "cores": 0, "restored_step": 3, "checkpoint_step": 5}
     recorder.close()
 
 

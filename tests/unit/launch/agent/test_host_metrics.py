@@ -82,3 +82,9 @@ def test_a_network_that_nobody_uses_is_a_zero(monkeypatch):
     monkeypatch.setattr(host_metrics.psutil, "net_io_counters", lambda: next(counts))
     found = HostMetrics().look()
     assert (found["network_receive_megabytes"], found["network_transmit_megabytes"]) == (0.0, 0.3)
+
+
+def test_the_energy_of_all_gpus_since_the_first_look(nvml):
+    told = iter([5_000_000, 5_000_000 + 42_000])
+    nvml.nvmlDeviceGetTotalEnergyConsumption = lambda handle: next(told)
+    assert of_gpus() == EVERYTHING | {"gpu_energy_kilojoules": 0.042}

@@ -10,6 +10,7 @@ import os
 import queue
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -112,7 +113,8 @@ def ended(
     envelope = Envelope(world=heard.world, environment={}, search_path=[], function=b"work")
     if is_tracked:
         (folder / "of the rank").mkdir()
-        envelope = replace(envelope, mlflow_run={"folder": str(folder / "of the rank")})
+        run = {"folder": str(folder / "of the rank")}
+        envelope = replace(envelope, mlflow_run=run, system_metrics=True)
     return supervise(made, envelope, heard, RankLog(folder / "logs", 0))
 
 
@@ -133,6 +135,22 @@ say("Returned", b"value")
     assert "hunter2" not in text.text
     assert not heard.of(messages.Failed)
     assert not (tmp_path / "logs").exists(), "all went well"
+
+
+def test_a_gpu_library_that_hangs_holds_no_rank_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        begun.set()
+        goes_on.wait()
+
+    monkeypatch.setattr(supervision, "look_until", hang)
+    with worker(tmp_path, 'say("Returned", b"value")') as made:
+        outcome = ended(tmp_path, made, is_tracked=True)
+    assert (outcome.status, begun.is_set()) == (Status.RETURNED, True)
+    goes_on.set()
 
 
 @pytest.mark.parametrize("rank", [0, 1])
