@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -73,6 +73,10 @@ class LocalLauncher:
             ends = gang.run()
         gang.keep_spares()
         return ends
+
+    def keep_out(self, ranks: Collection[int]) -> str:
+        """See ``Launcher.keep_out``."""
+        return "all ranks run on this host"
 
 
 class LocalGang(Gang):
