@@ -17,7 +17,13 @@ from sparkdl_runner.runner import DistributedRunner
 def add_parser(subparsers: Any) -> None:
     """Adds ``preflight``."""
     summary = "Measure the hosts of ranks before a training; exit code 1 if one is slow or faulty."
-    parser = subparsers.add_parser("preflight", help=summary, description=summary)
+    parser = subparsers.add_parser(
+        "preflight",
+        help=summary,
+        description=summary,
+        epilog="for example:\n  sparkdl-runner preflight --master yarn --np 8 --full",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         *("--num-proc", "--np"),
         type=int,

@@ -67,9 +67,9 @@ class Group:
         return {**found, "clock": clock, "pairs": pairs}
 
     def _measure(self, call: Callable[[Any], object], size: int) -> dict[str, float]:
-        latency = median(self._seconds(call, self._one) for _ in range(20))
+        latency = median(self._seconds(call, self._one) for _ in range(10))
         tensor, took = self._torch.zeros(size // 4, device=self._device), []
-        for _ in range(4):
+        for _ in range(3):
             self.meet()
             took.append(self._seconds(call, tensor))
         return {"latency": latency, "bandwidth": size / min(took)}

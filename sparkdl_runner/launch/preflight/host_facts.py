@@ -18,9 +18,9 @@ from sparkdl_runner.rank.control_group import cpu_limit, limit_bytes
 _CHUNK_BYTES, _MOST_BYTES = 4 << 20, 1 << 30
 # NVIDIA's tool waits for a driver that hangs, for ever.
 _GPU_SECONDS = 5.0
-_QUERY = (
-    "nvidia-smi --format=csv,noheader --query-gpu=index,ecc.errors.uncorrected.volatile.total,"
-    "retired_pages.pending,clocks_throttle_reasons.active"
+_FIELDS = (
+    *("index", "ecc.errors.uncorrected.volatile.total"),
+    *("retired_pages.pending", "clocks_throttle_reasons.active"),
 )
 # By the hardware, by heat (two kinds) and by the power brake: nvmlClocksEventReasons of nvml.h.
 _THROTTLED = 0x08 | 0x20 | 0x40 | 0x80
@@ -75,7 +75,8 @@ class GpuHealth:
 
     def __init__(self) -> None:
         # Asked before the GPU computes, and answered meanwhile: an idle one is not throttled.
-        self._asked = [_started(command) for command in (_QUERY, "dmesg")]
+        query = ["nvidia-smi", "--format=csv,noheader", f"--query-gpu={','.join(_FIELDS)}"]
+        self._asked = [_started(command) for command in (query, ["dmesg"])]
 
     def faults(self) -> list[str]:
         """What is wrong, as far as it can be read; nothing where there is no such tool."""
@@ -100,9 +101,9 @@ def gpu_faults(output: str, log: str) -> list[str]:
     return faults + [f"Xid {number} since it started" for number in sorted(xids & _HARDWARE_XIDS)]
 
 
-def _started(command: str) -> subprocess.Popen[bytes] | None:
+def _started(command: list[str]) -> subprocess.Popen[bytes] | None:
     with suppress(OSError):
-        return subprocess.Popen(command.split(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     return None
 
 

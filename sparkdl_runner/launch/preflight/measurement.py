@@ -33,7 +33,7 @@ def measure(level: str) -> dict[str, Any]:
     if importlib.util.find_spec("torch") is not None:  # TensorFlow may be there without it.
         rates = _rates(3 * seconds // 2, (lambda: None) if group is None else group.meet)
     if group is not None:
-        own = group.measure(seconds << 20, 2 + seconds // 3)
+        own = group.measure(seconds << 20, 3 + seconds // 4)
         group.close()
     if pairs := own.get("pairs"):
         rates["exchange with other hosts"] = max(pair["bandwidth"] for pair in pairs.values())
