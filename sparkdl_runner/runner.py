@@ -35,6 +35,7 @@ from sparkdl_runner.launch.driver.mlflow_run import (
     wanted_tracking,
     watched,
 )
+from sparkdl_runner.launch.driver.preflight import before_training, preflight
 from sparkdl_runner.launch.driver.restarts import run_with_restarts
 from sparkdl_runner.launch.driver.spark.context import is_spark_connect
 from sparkdl_runner.launch.driver.stop_request import StopRequest
@@ -220,17 +221,8 @@ class DistributedRunner:
                     converters=call.conversions,
                     application_id=launcher.application_id,
                 )
-            attempt = AttemptSpec(
-                backend=self.backend.name,
-                function=call.packed,
-                config=self.run_config,
-                run=time.strftime("%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:8],
-                number=0 if tracked is None else tracked.first_attempt,
-                search_path=tuple(driver_search_path()),
-                driver_files=own_files(),
-                variables=driver_variables(self.run_config.environment),
-                spare_seconds=spare_seconds(self.run_config),
-            )
+            first = 0 if tracked is None else tracked.first_attempt
+            attempt = self._attempt(call.packed, first)
             self._stops.append(stop)
             try:
                 with (
@@ -241,6 +233,9 @@ class DistributedRunner:
                     shown = [bar, *self.reports, *reports, *events]
                     told = shown if tracked is None else [tracked, *shown]
                     shown += self._slow_ranks(told, stop)
+                    if self.run_config.preflight is not None:
+                        earlier = () if tracked is None else tracked.earlier_rates()
+                        before_training(launcher, attempt, told, stop, earlier)
                     value = run_with_restarts(launcher, attempt, tracked, shown, stop)
                 # A training that was asked to end early continues when it is called again.
                 if tracked is not None and named is not None and not stop.reason:
@@ -248,6 +243,31 @@ class DistributedRunner:
                 return value
             finally:
                 self._stops.remove(stop)
+
+    def preflight(self) -> dict[str, Any]:
+        """Has the ranks measure their hosts, as ``RunConfig.preflight`` says, and trains nothing.
+
+        Returns:
+            What was measured and found: see docs/clusters.md.
+
+        Raises:
+            RunnerError: As of ``run``.
+        """
+        stop = StopRequest()
+        return preflight(self._launcher(stop), self._attempt(b"", 0), stop)
+
+    def _attempt(self, function: bytes, number: int) -> AttemptSpec:
+        return AttemptSpec(
+            backend=self.backend.name,
+            function=function,
+            config=self.run_config,
+            run=time.strftime("%Y%m%d-%H%M%S-") + uuid.uuid4().hex[:8],
+            number=number,
+            search_path=tuple(driver_search_path()),
+            driver_files=own_files(),
+            variables=driver_variables(self.run_config.environment),
+            spare_seconds=spare_seconds(self.run_config),
+        )
 
     def _events(self, run: str, secrets: Sequence[str]) -> AbstractContextManager[list[Reports]]:
         """Who tells programs of the run; see ``events_to``."""

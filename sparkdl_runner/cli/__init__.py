@@ -26,6 +26,7 @@ _JOBS_NEED = {"pydantic", "yaml"}
 _GROUPS = {
     "before anything else": {
         "doctor": ("doctor.command", "say what would keep a run from working here, and what to do"),
+        "preflight": ("jobs.preflight", "measure the hosts of ranks, and name the slow ones"),
         "build-horovod": ("cli.build_horovod", "build Horovod for the torch that is installed"),
     },
     "train": {

@@ -14,10 +14,11 @@ MOST_NAME_CHARACTERS = 100
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_NAME_CHARACTERS - 1}}}")
 _SWITCHES = (
     *("rerun_finished", "restart_user_errors", "allow_unencrypted", "refuse_shared_hosts"),
-    "slow_rank_stops",
+    *("slow_rank_stops", "preflight_excludes"),
 )
 VERBOSITIES = ("all", "log_callback_only")
 NODE_VIEWS = ("host", "task")
+PREFLIGHTS = ("quick", "full")
 GANGS = ("auto", "barrier", "tasks")
 _LEAST_SECONDS = {
     "slot_wait_seconds": 0,
@@ -168,6 +169,15 @@ class RunConfig:
     """Whether ``should_stop`` then tells the function to end by itself, with the rank as the
     reason: to go on elsewhere, from the checkpoint."""
 
+    preflight: str | None = None
+    """Whether ranks measure their hosts before the training starts: ``"quick"`` in two seconds,
+    ``"full"`` in twenty; None measures nothing. What is slow by ``slow_rank_factor``, or odd, is
+    named on the console, in the MLflow run and in ``events``."""
+
+    preflight_excludes: bool = False
+    """Whether the executors of ranks that ``preflight`` finds slow or faulty get none of the
+    training's ranks. There must be other slots, or ``min_num_proc`` ranks left."""
+
     port_range: tuple[int, int] | None = None
     """The first and the last port of the driver's channel and of what rank 0's host serves, for
     clusters with firewalls; None for any free ones. An attempt takes one port on the driver's host
@@ -206,6 +216,13 @@ class RunConfig:
         _check_choice("driver_log_verbosity", self.driver_log_verbosity, VERBOSITIES)
         _check_choice("node_view", self.node_view, NODE_VIEWS)
         _check_choice("gang", self.gang, GANGS)
+        if self.preflight is not None:
+            _check_choice("preflight", self.preflight, PREFLIGHTS)
+        elif self.preflight_excludes:
+            raise ValueError(
+                "preflight_excludes is True and preflight is None, which measures nothing; set it "
+                "to 'quick' or 'full'."
+            )
         for name, least in _LEAST_SECONDS.items():
             _check_seconds(name, getattr(self, name), least=least)
         if self.hang_timeout_seconds is not None:

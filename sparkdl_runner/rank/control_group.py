@@ -1,13 +1,15 @@
-"""The memory control group of this process, and the limit that it sets."""
+"""The control groups of this process, for memory and processors, and their limits."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 _PROCESS = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
-_FILES = ("memory.events", "memory.oom_control")
-"""One of them is in each memory control group but the host's own, of version 2 or 1."""
+_FILES = ("memory.events", "memory.oom_control", "cpu.max", "cpu.cfs_quota_us")
+"""One of them is in each control group but the host's own, of version 2 or 1."""
+_QUOTA = ("quota", "period")
 _LIMITS = ("memory.max", "memory.limit_in_bytes")
 # Version 1 says "no limit" by a number beyond any host's memory.
 _NO_LIMIT = 1 << 60
@@ -27,7 +29,24 @@ def limit_bytes() -> int | None:
     return min(limits, default=None)
 
 
-def _groups() -> list[Path]:
+def cpu_limit() -> float | None:
+    """How many processors' time this process's control group may use; None if there is no limit."""
+    return min(filter(None, map(_cpu_limit, _groups("cpu"))), default=None)
+
+
+def throttled_seconds() -> float:
+    """How long the process's control group was refused processors, summed up over them."""
+    most = 0.0
+    for group in _groups("cpu"):
+        with suppress(OSError, ValueError):
+            told = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
+            # In version 2 microseconds, in version 1 nanoseconds.
+            nanoseconds = int(told.get("throttled_time", 0))
+            most = max(most, int(told.get("throttled_usec", 0)) / 1e6 + nanoseconds / 1e9)
+    return most
+
+
+def _groups(controller: str = "memory") -> list[Path]:
     """The process's own group, and those that it is in, as far as they can be seen."""
     try:
         lines = _PROCESS.read_text().splitlines()
@@ -35,13 +54,14 @@ def _groups() -> list[Path]:
         return []
     for line in lines:
         number, controllers, path = line.split(":", 2)
-        if number == "0" or "memory" in controllers.split(","):
-            root = _ROOT if number == "0" else _ROOT / "memory"
+        if number == "0" or controller in controllers.split(","):
+            root = _ROOT if number == "0" else _ROOT / controller
             # In a container the path is often that of the host, and our own group is the root.
             own = root / path.strip("/")
             above = [group for group in own.parents if group.is_relative_to(root)]
+            files = [name for name in _FILES if name.startswith(controller)]
             groups = [
-                group for group in (own, *above) if any((group / name).exists() for name in _FILES)
+                group for group in (own, *above) if any((group / name).exists() for name in files)
             ]
             if groups:
                 return groups
@@ -56,3 +76,14 @@ def _limit(group: Path) -> int | None:
             continue
         return limit if limit < _NO_LIMIT else None
     return None
+
+
+def _cpu_limit(group: Path) -> float | None:
+    try:
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in _QUOTA)
+        return int(quota) / int(period) if int(quota) > 0 else None
+    except (OSError, ValueError):  # "max" is none
+        return None

@@ -28,6 +28,9 @@ class Reports:
     def slow_ranks(self, text: str) -> None:
         """Is told which ranks the others wait for from now on."""
 
+    def preflight(self, report: dict[str, Any]) -> None:
+        """Takes what ranks have measured before a training: see ``launch.driver.preflight``."""
+
     def printed(self, world: World, lines: list[str]) -> bool:
         """Takes lines that a rank printed.
 

@@ -25,6 +25,7 @@ OF_NAMES = {
     "launch/agent/host/address_space.py": {"prlimit"},
     "launch/agent/spares/start_conditions.py": {"sched_getscheduler"},
     "launch/agent/worker_process.py": {"waitid"},
+    "launch/preflight/host_facts.py": {"POSIX_FADV_DONTNEED", "posix_fadvise"},
     "launch/wire/socket_owner.py": {"AF_NETLINK"},
     "launch/worker/stacks.py": {"SIGRTMIN"},
 }

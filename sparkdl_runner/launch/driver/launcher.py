@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from sparkdl_runner.launch.driver.stop_request import StopRequest
@@ -41,3 +41,6 @@ class Launcher(Protocol):
         Raises:
             RunnerError: They could not start, or ended and no rank said why.
         """
+
+    def keep_out(self, ranks: Collection[int]) -> str:
+        """Does without the places of some ranks of the last attempt; returns why not, if so."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
@@ -72,6 +72,10 @@ class LocalLauncher:
         gang = LocalGang(attempt, self._num_proc, reports)
         with stop.told_to(gang.request_stop, gang.interrupt), closing(gang.spares):
             return gang.run()
+
+    def keep_out(self, ranks: Collection[int]) -> str:
+        """See ``Launcher.keep_out``."""
+        return "all ranks run on this host"
 
 
 class LocalGang(Gang):

@@ -123,6 +123,10 @@ class Events(Reports):
                 number = value if math.isfinite(value) else str(value)
                 self.write("metric", name=self._redact(name), value=number, step=rest[1])
 
+    def preflight(self, report: dict[str, Any]) -> None:
+        """See ``Reports.preflight``."""
+        self.write("preflight", **report)
+
     def slow_ranks(self, text: str) -> None:
         """See ``Reports.slow_ranks``."""
         self.write("slow_ranks", message=text)

@@ -25,6 +25,8 @@ NUM_PROC_TAG, NUM_HOSTS_TAG = f"{PREFIX}num_proc", f"{PREFIX}num_hosts"
 WARNING_TAG = f"{PREFIX}warning"
 LOST_TAG = f"{PREFIX}lost_entries"
 SLOW_TAG = f"{PREFIX}slow_ranks"
+PREFLIGHT_TAG = f"{PREFIX}preflight"
+RATES_TAG = f"{HIDDEN}preflight_rates"
 # On MLflow's page, so long a value would leave no room for the tag's name.
 VERSIONS_TAG = f"{HIDDEN}versions"
 CHECKPOINT_WARNING_TAG = f"{PREFIX}checkpoint_warning"

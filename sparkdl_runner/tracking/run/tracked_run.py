@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from sparkdl_runner.base.notebook import in_notebook, show_in_cell
 from sparkdl_runner.base.private_folder import private_folder
 from sparkdl_runner.base.redaction import Redactor, secrets_of
 from sparkdl_runner.base.shown_text import tell
+from sparkdl_runner.base.time_limits import answer_within
 from sparkdl_runner.errors import LaunchError, NotPicklableError
 from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.rank.world import World
@@ -22,7 +24,13 @@ from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.rank_run import NAME_TAG, RunTicket
 from sparkdl_runner.tracking.report.performance import host_entries
 from sparkdl_runner.tracking.report.run_folder import RunFolder
-from sparkdl_runner.tracking.report.run_summary import LOST_TAG, SLOW_TAG, WARNING_TAG
+from sparkdl_runner.tracking.report.run_summary import (
+    LOST_TAG,
+    PREFLIGHT_TAG,
+    RATES_TAG,
+    SLOW_TAG,
+    WARNING_TAG,
+)
 from sparkdl_runner.tracking.run import left_run, undelivered
 from sparkdl_runner.tracking.run import parameters_and_tags as description
 from sparkdl_runner.tracking.run.attempts import Attempts
@@ -50,6 +58,10 @@ from sparkdl_runner.tracking.settings import Tracking
 
 # Our own parameters wait so long for those of the function, which MLflow's page then shows first.
 OWN_SECONDS = 30.0
+# Older stores hold so much in a tag.
+_MOST_CHARACTERS = 5000
+# With how many earlier runs hosts are compared.
+_COMPARED_RUNS = 5
 
 
 class TrackedRun(Reports):
@@ -241,6 +253,26 @@ class TrackedRun(Reports):
     def slow_ranks(self, text: str) -> None:
         """See ``Reports.slow_ranks``."""
         self._log([["tag", SLOW_TAG, text]])
+
+    def preflight(self, report: dict[str, Any]) -> None:
+        """See ``Reports.preflight``."""
+        text, rates = "\n".join(report["lines"])[:_MOST_CHARACTERS], json.dumps(report["rates"])
+        self._log([["tag", PREFLIGHT_TAG, text]])
+        if len(rates) <= _MOST_CHARACTERS:
+            self._log([["tag", RATES_TAG, rates]])
+
+    def earlier_rates(self) -> list[dict[str, float]]:
+        """The rates of hosts of this experiment's last preflights; none if MLflow is slow."""
+
+        def search() -> list[dict[str, float]]:
+            found = self.client.search_runs(
+                [self._opened.run.info.experiment_id],
+                f"tags.`{RATES_TAG}` LIKE '{{%'",
+                max_results=_COMPARED_RUNS,
+            )
+            return [json.loads(run.data.tags[RATES_TAG]) for run in found]
+
+        return answer_within(REQUEST_SECONDS, search) or []
 
     def keep_value(self, value: Any) -> None:
         """Keeps the value of a training with a name, for later calls."""

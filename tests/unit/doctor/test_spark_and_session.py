@@ -128,7 +128,9 @@ def started(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_session_that_the_launcher_would_take():
-    assert {finding.status for finding in SESSION.run(started())} == {OK}
+    found = {finding.check: finding for finding in SESSION.run(started())}
+    assert "sparkdl-runner preflight --master" in found.pop("preflight").advice
+    assert {finding.status for finding in found.values()} == {OK}
 
 
 TOO_FEW = "2 ranks need 2 task slots at once, and the cluster has 0: ask for at most 0 ranks."

@@ -60,11 +60,13 @@ def test_all_that_happens_is_an_event_with_the_fields_that_the_page_names():
     events.begin_attempt(1)
     events.end_attempt(None, "2 → 3 ranks")
     events.end_attempt(None)
+    measured = {"level": "quick", "seconds": 1.5, "lines": [], "findings": [], "kept_out": []}
+    events.preflight({**measured, "rates": {"h": 1e9}, "ranks": []})
     events.write("ended", status="finished", seconds=1.0)
     lines = [json.loads(line) for line in written]
     assert [line["event"] for line in lines] == [
         *("started", "attempt", "checkpoint", "progress", "metric", "metric", "slow_ranks"),
-        *("fault", "restart", "attempt", "growth", "ended"),
+        *("fault", "restart", "attempt", "growth", "preflight", "ended"),
     ]
     assert {(line.pop("time"), line.pop("run")) for line in lines} == {(7.0, "r")}
     assert lines[3] == {

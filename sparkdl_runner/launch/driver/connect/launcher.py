@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -115,6 +115,10 @@ class ConnectLauncher:
                     if (there := gang.assembly.given_back) is None:
                         raise
                     needed = tries.next_size(there, needed, has_slots=False)
+
+    def keep_out(self, ranks: Collection[int]) -> str:
+        """See ``Launcher.keep_out``."""
+        return "a client of Spark Connect cannot choose executors"
 
     def _probe(self, config: RunConfig, stop: StopRequest) -> Surroundings:
         return probe(self._session, config, self._backend.imports, stop)

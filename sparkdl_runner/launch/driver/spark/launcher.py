@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.launch.agent.rank_task import RankTask
@@ -23,7 +23,7 @@ from sparkdl_runner.launch.driver.spark.context import (
     settings_of,
 )
 from sparkdl_runner.launch.driver.spark.decommissions import Decommissions, decommission
-from sparkdl_runner.launch.driver.spark.executors import executors_of, silent_hosts
+from sparkdl_runner.launch.driver.spark.executors import executors_of, list_executors, silent_hosts
 from sparkdl_runner.launch.driver.spark.gpu_scheduling import rank_stage
 from sparkdl_runner.launch.driver.spark.growth import Growth
 from sparkdl_runner.launch.driver.spark.job import SparkAction, let_the_jvm_exit, tagged
@@ -69,9 +69,10 @@ class SparkLauncher:
         )
         # Executors come for tasks that wait, and for nothing else.
         self._is_dynamic = not self._is_barrier and is_dynamic(settings_of(self._context).get)
-        self._num_proc = num_proc
+        self._num_proc, self._config = num_proc, config
         self._lost = LostHosts(self._context)
         self._leaving: set[str] = set()
+        self._gang: SparkGang | None = None
         self._growth = Growth(self._context, self._shape)
         self.is_single_host = is_single_host(self._context)
         self.application_id = self._context.applicationId
@@ -108,6 +109,7 @@ class SparkLauncher:
                 is_barrier=self._is_barrier,
             )
             watched = self._growth.watched(num_proc, self._num_proc, gang.request_growth)
+            self._gang = gang
             with stop.told_to(gang.request_stop, gang.interrupt), watched:
                 try:
                     return gang.run()
@@ -123,6 +125,22 @@ class SparkLauncher:
                         self._lost.add(outcome.world, gang.addresses_of(outcome.world))
                     self._lost.add_executors(gang.unheard_executors())
                     self._leaving |= gang.leaving_executors()
+
+    def keep_out(self, ranks: Collection[int]) -> str:
+        """See ``Launcher.keep_out``."""
+        bad = self._gang.executors_of_ranks(ranks) if self._gang is not None else set()
+        left = len(listed := list_executors(self._context)) - len(bad)
+        has_others = self._is_dynamic or (self._context.master or "").startswith(("yarn", "k8s://"))
+        places = count_places(self._context, self._shape) * left // max(1, len(listed))
+        needed = self._config.min_num_proc or self._num_proc
+        if not bad or (places < needed and not has_others):
+            return f"{needed} ranks are needed, and other executors have slots for {places}"
+        if not has_others:  # Else a standalone master starts an executor in the same place.
+            jvm: Any = self._context._jvm
+            none = jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap())
+            self._context._jsc.sc().requestTotalExecutors(left, 0, none)
+        decommission(self._context, bad, "preflight found it slow or faulty")
+        return ""
 
 
 class SparkGang(StageGang):
@@ -235,7 +253,11 @@ class SparkGang(StageGang):
     def leaving_executors(self) -> set[str]:
         """The executors of ranks whose hosts will be taken away, as they said at their end."""
         leaving = {rank for outcome in self.failures for rank in outcome.preempted_ranks}
-        return self._executors_with(self.watch.partitions_of(leaving))
+        return self.executors_of_ranks(leaving)
+
+    def executors_of_ranks(self, ranks: Collection[int]) -> set[str]:
+        """The executors on which some ranks run, or ran."""
+        return self._executors_with(self.watch.partitions_of(ranks))
 
     def unheard_executors(self) -> set[str]:
         """The executors of tasks that Spark has started, and whose agents have never come."""
