@@ -6,10 +6,14 @@ A notebook's browser may not reach the driver's ports, as on Databricks.
 from __future__ import annotations
 
 import importlib.util
-import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 from sparkdl_runner.base.notebook import show_in_cell
+from sparkdl_runner.rank.reports import Reports
+from sparkdl_runner.rank.world import World
 from sparkdl_runner.tracking.report.page import STYLE, sections_of
 from sparkdl_runner.tracking.report.run_summary import RunSummary
 
@@ -19,33 +23,28 @@ _ESM = """export default { render({ model, el }) {
   model.on('change:content', draw); draw(); } };"""
 
 
-class LiveCell(threading.Thread):
-    """An output that is drawn anew until it is closed, and then stays.
+class LiveCell(Reports):
+    """An output that is drawn anew while reports come, and stays in the end.
 
     Args:
         summarize: Says how the run stands.
     """
 
     def __init__(self, summarize: Callable[[], RunSummary]) -> None:
-        super().__init__(name="sparkdl-cell", daemon=True)
         self._summarize = summarize
-        self._is_over = threading.Event()
-        self._draw = _shown(self._content())
+        self._show = _shown(self._content())
+        self._drawn_at = time.monotonic()
 
-    def run(self) -> None:
-        """Draws."""
-        is_over = False
-        while not is_over:
-            is_over = self._is_over.wait(DRAW_SECONDS)
-            try:
-                self._draw(self._content())
-            except Exception:
-                return  # The notebook is gone.
+    def progress(self, world: World, report: dict[str, Any]) -> None:
+        """See ``Reports.progress``."""
+        if time.monotonic() - self._drawn_at > DRAW_SECONDS:
+            self.draw()
 
-    def close(self) -> None:
-        """Draws the end."""
-        self._is_over.set()
-        self.join()
+    def draw(self) -> None:
+        """Shows how it stands, unless the notebook is gone."""
+        self._drawn_at = time.monotonic()
+        with suppress(Exception):
+            self._show(self._content())
 
     def _content(self) -> str:
         return f'{STYLE}<div class="sparkdl-run">{sections_of(self._summarize())}</div>'

@@ -102,14 +102,12 @@ class PageServer(ServerThread):
             await asyncio.wait_for(self._ended.wait(), DRAW_SECONDS)
         return json.dumps([self._ended.is_set(), sections_of(self._summarize())])
 
-    async def _show_end(self) -> None:
-        self._ended.set()
-        is_watched = time.monotonic() < self._asked_at + 3 * DRAW_SECONDS
-        await asyncio.sleep(LAST_LOOK_SECONDS if is_watched else 0)
-
     def close(self) -> None:
         """Shows the end to a browser that looks, and stops serving."""
-        self.call(self._show_end(), 2 * LAST_LOOK_SECONDS)
+        if not self._ended.is_set():
+            self._loop.call_soon_threadsafe(self._ended.set)
+            if time.monotonic() < self._asked_at + 3 * DRAW_SECONDS:
+                time.sleep(LAST_LOOK_SECONDS)
         super().close()
 
 
@@ -127,15 +125,19 @@ def live_page(
         return
     redact = Redactor([*secrets_of(), *hidden])
     state = RunState(redact(name), redact) if tracked is None else tracked.state
+    takers: list[Reports] = [state] if tracked is None else []
+    error: BaseException | None = None
     with ExitStack() as stack:
-        shown = (LiveCell if in_notebook() else PageServer)(state.summary)
-        stack.callback(shown.close)
-        shown.start()
-        if isinstance(shown, PageServer):
-            _tell(shown.url, stack)
-        error: BaseException | None = None
+        if in_notebook():
+            takers.append(cell := LiveCell(state.summary))
+            stack.callback(cell.draw)
+        else:
+            server = PageServer(state.summary)
+            stack.callback(server.close)
+            server.start()
+            _tell(server.url, stack)
         try:
-            yield [state] if tracked is None else []
+            yield takers
         except BaseException as raised:
             error = raised
             raise

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 from string import Template
 
-from sparkdl_runner.tracking.report import run_summary
-from sparkdl_runner.tracking.report.run_summary import AttemptRow, Points, RunSummary, clock, number
+from sparkdl_runner.tracking.report.run_summary import (
+    ENDS,
+    AttemptRow,
+    Points,
+    RunSummary,
+    clock,
+    number,
+)
 from sparkdl_runner.tracking.time_use import LABELS, PARTS
 
 # Of more ranks, the slowest are shown.
@@ -41,11 +46,12 @@ def sections_of(summary: RunSummary) -> str:
     figures = " · ".join(f"{name} {value}" for name, value in summary.values() + summary.pace())
     error = html.escape(summary.error[:MAX_ERROR_CHARACTERS])
     lines = html.escape("\n".join(summary.lines))
+    curves = "".join(_curve(name, points) for name, points in summary.curves.items())
     when = f"{clock(summary.began_at)} to {clock(summary.ended_at)}"
     run = f", run {html.escape(summary.run_id)}" if summary.run_id else ""
     progress = f'<progress max="{summary.total_steps}" value="{summary.step}"></progress>'
     sections = [
-        f"<h1>{html.escape(summary.name)}: {run_summary.ENDS[summary.status].lower()}</h1>",
+        f"<h1>{html.escape(summary.name)}: {ENDS[summary.status].lower()}</h1>",
         f'<p class="quiet">{when}{run}</p>',
         progress if summary.status == "RUNNING" and summary.total_steps else "",
         f"<p>{html.escape(summary.sentence())}</p>",
@@ -56,25 +62,13 @@ def sections_of(summary: RunSummary) -> str:
             if warning
         ),
         f"<div><h2>What ended it</h2><pre>{error}</pre></div>" if error else "",
-        _curves(summary),
+        f'<div class="curves">{curves}</div>' if curves else "",
         _table("Attempts", _ATTEMPT, map(_attempt_cells, summary.attempts), "attempts"),
         _times(summary),
         f"<div><h2>Newest lines</h2><pre>{lines}</pre></div>" if lines else "",
         f'<p class="quiet">{html.escape(summary.versions)}</p>',
     ]
     return "\n".join(filter(None, sections))
-
-
-def _curves(summary: RunSummary) -> str:
-    curves = dict(summary.curves)
-    samples = curves.pop(run_summary.SAMPLES, [])
-    rates = [
-        (end, max(0.0, more - count) / (end - start))
-        for (start, count), (end, more) in pairwise(samples)
-    ]
-    if any(rate for _, rate in rates):
-        curves["samples/s"] = rates
-    return f'<div class="curves">{"".join(_curve(*one) for one in curves.items())}</div>'
 
 
 def _curve(name: str, points: Points) -> str:
@@ -86,12 +80,10 @@ def _curve(name: str, points: Points) -> str:
         f"{_WIDTH * (x - at[0]) / wide:.1f},{_HEIGHT - _HEIGHT * (y - least) / high:.1f}"
         for x, y in points
     )
-    unit = "step" if name != "samples/s" else "second"
     return (
         f"<figure>{html.escape(name)} <b>{number(values[-1])}</b>"
         f'<svg viewBox="{_VIEW}"><polyline points="{path}"/></svg>'
-        f"<small>{number(least)} to {number(most)}, {unit} {at[0]:,.0f} to {at[-1]:,.0f}</small>"
-        "</figure>"
+        f"<small>{number(least)} to {number(most)}, step {at[0]:,} to {at[-1]:,}</small></figure>"
     )
 
 

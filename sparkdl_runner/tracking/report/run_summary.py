@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkdl_runner.tracking.entries import HIDDEN
@@ -20,8 +20,7 @@ GOODPUT, TIME_LEFT = "system/goodput", "system/time_left_seconds"
 ENDS = {"FINISHED": "Finished", "FAILED": "Failed", "KILLED": "Ended early", "RUNNING": "Running"}
 """What MLflow's status of a run means, in words."""
 Points = list[tuple[float, float]]
-SAMPLES = "samples"
-"""The curve of all samples until then, by seconds since the run began."""
+RATE = "samples/s"
 SKIPPED_IMAGES = "skipped_images"
 """A metric: images that did not decode, of all ranks and attempts of a driver."""
 NUM_PROC_TAG, NUM_HOSTS_TAG = f"{PREFIX}num_proc", f"{PREFIX}num_hosts"
@@ -70,20 +69,21 @@ class AttemptRow:
 
 @dataclass(kw_only=True)
 class RunSummary:
-    """A summary of a run."""
+    """A summary of a run, that goes on or has ended."""
 
-    name: str
-    run_id: str
-    began_at: float
-    ended_at: float
-    attempts: Sequence[AttemptRow]
-    totals: Mapping[int, Counts]
+    name: str = ""
+    run_id: str = ""
+    began_at: float = 0.0
+    ended_at: float = 0.0
+    """Now, while it goes on."""
+    attempts: Sequence[AttemptRow] = ()
+    totals: Mapping[int, Counts] = field(default_factory=dict)
     """The counts of each rank, over all attempts of this driver."""
-    hosts: Mapping[int, str]
+    hosts: Mapping[int, str] = field(default_factory=dict)
     """The host of each rank, in the last attempt."""
-    num_ranks: str
-    num_hosts: str
-    metrics: Mapping[str, float]
+    num_ranks: str = "?"
+    num_hosts: str = "?"
+    metrics: Mapping[str, float] = field(default_factory=dict)
     """The last value of each."""
     error: str = ""
     """The error that ended the training; empty if there was none."""
@@ -108,17 +108,17 @@ class RunSummary:
     total_steps: int | None = None
     seconds_left: float | None = None
     """How long the steps that are left will take, while it runs."""
-    curves: Mapping[str, Points] = field(default_factory=dict)
-    """Of metrics: steps and values; and of ``SAMPLES``."""
+    curves: dict[str, Points] = field(default_factory=dict)
+    """Of metrics and ``RATE``: steps and values."""
     memory: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """By host, how full its memory and its GPUs' is."""
     lines: Sequence[str] = ()
     """The newest that ranks have printed."""
 
-    @classmethod
-    def of(cls, run: Any, **known: Any) -> RunSummary:
-        """Makes a summary of an ``mlflow.entities.Run`` and the facts that the driver knows."""
-        return cls(
+    def of(self, run: Any) -> RunSummary:
+        """The same with what an ``mlflow.entities.Run`` says, which has ended now."""
+        return replace(
+            self,
             name=run.info.run_name or run.info.run_id,
             run_id=run.info.run_id,
             began_at=run.info.start_time / 1000,
@@ -131,7 +131,6 @@ class RunSummary:
             function_run=run.data.tags.get(OWN_RUN_TAG, ""),
             versions=run.data.tags.get(VERSIONS_TAG, ""),
             lost_entries=run.data.tags.get(LOST_TAG, ""),
-            **known,
         )
 
     def sentence(self) -> str:
@@ -211,7 +210,7 @@ class RunSummary:
                 (value, host)
                 for host, measured in self.memory.items()
                 for figure, value in measured.items()
-                if figure.startswith(kind) and figure.endswith("memory_usage_percentage")
+                if figure.startswith(kind)
             ]
             if shares:
                 figures.append((name, "{:.0f}% on {}".format(*max(shares))))

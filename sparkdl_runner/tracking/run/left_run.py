@@ -41,7 +41,7 @@ class LeftRun:
     folder: str = ""
     """The run's files on this host."""
     report: dict[str, Any] | None = field(default=None, repr=False)
-    """The facts of a ``RunState``; None for no report."""
+    """A ``RunSummary``; None for no report."""
 
     def write(self, run_id: str) -> None:
         """Keeps it for ``deliver``, unless the disk is full."""
@@ -59,7 +59,7 @@ class LeftRun:
         facts["attempts"] = [_attempt(row) for row in facts["attempts"]]
         facts["totals"] = {int(rank): Counts(**counts) for rank, counts in facts["totals"].items()}
         facts["hosts"] = {int(rank): host for rank, host in facts["hosts"].items()}
-        summary = RunSummary.of(run, **{**facts, "status": self.status})
+        summary = RunSummary(**{**facts, "status": self.status}).of(run)
         summary.ended_at = self.ended_at
         return summary
 

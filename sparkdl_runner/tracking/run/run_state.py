@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from dataclasses import replace
 from typing import Any
 
 from sparkdl_runner.base.redaction import Redactor
@@ -12,7 +12,7 @@ from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.rank.world import World
 from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.report.performance import OF_THE_RUN
-from sparkdl_runner.tracking.report.run_summary import MAX_FIGURES, SAMPLES, Points, RunSummary
+from sparkdl_runner.tracking.report.run_summary import MAX_FIGURES, RATE, Points, RunSummary
 from sparkdl_runner.tracking.run.attempts import Attempts
 from sparkdl_runner.tracking.run.opening.opened import Opened
 from sparkdl_runner.tracking.run.rank_reports import RankReports
@@ -37,17 +37,16 @@ class RunState(Reports):
     def __init__(
         self, name: str, redact: Redactor, opened: Opened | None = None, first_attempt: int = 0
     ) -> None:
-        self.name, self._redact = name, redact
-        self._run_id = "" if opened is None else opened.run.info.run_id
-        self._began_at = time.time() if opened is None else opened.run.info.start_time / 1000
+        self._redact = redact
         self.ranks = RankReports()
         self.attempts = Attempts(self.ranks, opened, first_attempt)
-        self._latest: dict[str, float] = {}
-        self._curves: dict[str, Points] = {SAMPLES: []}
-        self._memory: dict[str, dict[str, float]] = {}
-        self._lines: deque[str] = deque(maxlen=MAX_LINES)
-        self._slow = ""
-        self._status, self._error, self._stopped = "RUNNING", "", ""
+        self.seen = RunSummary(name=name, began_at=time.time(), status="RUNNING")
+        """What others than ``ranks`` and ``attempts`` know."""
+        if opened is not None:
+            self.seen.run_id = opened.run.info.run_id
+            self.seen.began_at = opened.run.info.start_time / 1000
+        self._rated = (0.0, 0)
+        """When the last point of the rate was, and how many samples there were."""
 
     def text_of(self, error: BaseException | None) -> str:
         """An error's message without secrets; empty without an error."""
@@ -68,69 +67,61 @@ class RunState(Reports):
     def add(self, world: World, report: dict[str, Any]) -> list[Entry]:
         """Takes a rank's report; see ``RankReports.add``."""
         entries = self.ranks.add(world, report)
+        now, (rated_at, before) = time.time(), self._rated
+        if world.rank == 0 and report["step"] and now - rated_at >= RATE_SECONDS:
+            count = sum(counts.samples for counts in self.ranks.totals().values())
+            self._rated = now, count
+            if rated_at and count > before:
+                rate = (count - before) / (now - rated_at)
+                _add(self.seen.curves.setdefault(RATE, []), report["step"], rate)
         if world.rank == 0:
             latest = report["latest"].items()
-            self._latest = {self._redact.name(name): value for name, value in latest}
-            rated, seconds = self._curves[SAMPLES], time.time() - self._began_at
-            if report["step"] and (not rated or seconds - rated[-1][0] >= RATE_SECONDS):
-                totals = self.ranks.totals().values()
-                _add(rated, seconds, sum(counts.samples for counts in totals))
+            self.seen.metrics = {self._redact.name(name): value for name, value in latest}
         return entries
 
     def logged(self, world: World, entries: list[Entry]) -> None:
         """See ``Reports.logged``."""
+        curves = self.seen.curves
         for kind, name, value, *rest in entries:
             if kind == "metric" and not name.startswith(OF_THE_RUN) and math.isfinite(value):
                 name = self._redact.name(name)
-                if name in self._curves or len(self._curves) <= MAX_FIGURES:
-                    _add(self._curves.setdefault(name, []), rest[1], value)
+                if name in curves or len(curves) <= MAX_FIGURES:
+                    _add(curves.setdefault(name, []), rest[1], value)
 
     def printed(self, world: World, lines: list[str]) -> bool:
         """See ``Reports.printed``."""
-        self._lines += [f"[rank {world.rank}] {line[:MAX_LINE_CHARACTERS]}" for line in lines]
+        new = [f"[rank {world.rank}] {line[:MAX_LINE_CHARACTERS]}" for line in lines]
+        self.seen.lines = [*self.seen.lines, *new][-MAX_LINES:]
         return False
 
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
         """See ``Reports.host_metrics``."""
-        self._memory[world.place] = {name: values[name] for name in values if "memory" in name}
+        shares = {name: values[name] for name in values if name.endswith("memory_usage_percentage")}
+        self.seen.memory = {**self.seen.memory, world.place: shares}
 
     def slow_ranks(self, text: str) -> None:
         """See ``Reports.slow_ranks``."""
-        self._slow = text
+        self.seen.slow_ranks = text
 
     def end(self, status: str, error: BaseException | None, stopped: str) -> None:
         """Says how the run ended: MLflow's word, the error, and why it was asked to end early."""
-        self._status, self._error, self._stopped = status, self.text_of(error), stopped
-
-    def facts(self) -> dict[str, Any]:
-        """What a ``RunSummary`` has that MLflow's run has not."""
-        return {
-            "attempts": self.attempts.rows(),
-            "totals": self.ranks.totals(),
-            "hosts": self.ranks.hosts(),
-            "time_use": self.attempts.sentence(),
-            "error": self._error,
-            "stopped": self._stopped,
-            "status": self._status,
-            "slow_ranks": self._slow,
-            "curves": {name: list(points) for name, points in list(self._curves.items())},
-            "memory": dict(self._memory),
-            "lines": list(self._lines),
-        }
+        self.seen.status, self.seen.error, self.seen.stopped = status, self.text_of(error), stopped
 
     def summary(self) -> RunSummary:
-        """How it stands now, by what this driver knows."""
-        return RunSummary(
-            name=self.name,
-            run_id=self._run_id,
-            began_at=self._began_at,
+        """How it stands now."""
+        is_running = self.seen.status == "RUNNING"
+        return replace(
+            self.seen,
             ended_at=time.time(),
+            attempts=self.attempts.rows(),
+            totals=self.ranks.totals(),
+            hosts=self.ranks.hosts(),
             num_ranks=str(self.ranks.world_size or "?"),
             num_hosts=str(self.ranks.num_hosts or "?"),
-            metrics=self._latest,
-            total_steps=self.ranks.total_steps,
-            seconds_left=self.ranks.seconds_left(),
-            **self.facts(),
+            time_use=self.attempts.sentence(),
+            total_steps=self.ranks.total_steps if is_running else None,
+            seconds_left=self.ranks.seconds_left() if is_running else None,
+            curves={name: list(points) for name, points in list(self.seen.curves.items())},
         )
 
 

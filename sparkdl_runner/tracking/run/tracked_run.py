@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -22,12 +22,7 @@ from sparkdl_runner.tracking.entries import Entry
 from sparkdl_runner.tracking.rank_run import NAME_TAG, RunTicket
 from sparkdl_runner.tracking.report.performance import host_entries
 from sparkdl_runner.tracking.report.run_folder import RunFolder
-from sparkdl_runner.tracking.report.run_summary import (
-    LOST_TAG,
-    SLOW_TAG,
-    WARNING_TAG,
-    RunSummary,
-)
+from sparkdl_runner.tracking.report.run_summary import LOST_TAG, SLOW_TAG, WARNING_TAG
 from sparkdl_runner.tracking.run import left_run, undelivered
 from sparkdl_runner.tracking.run import parameters_and_tags as description
 from sparkdl_runner.tracking.run.delivery import Delivery, TrackingServer
@@ -182,7 +177,7 @@ class TrackedRun(Reports):
         return ticket_of(
             self._opened,
             self._settings,
-            run_name=self.state.name,
+            run_name=self.state.seen.name,
             credentials=self._credentials,
             single_host=single_host,
         )
@@ -215,7 +210,7 @@ class TrackedRun(Reports):
         """See ``Reports.logged``."""
         self._log(entries)
         names = [entry[2] for entry in entries if entry[:2] == ["tag", NAME_TAG]]
-        self.state.name = names[-1] if names else self.state.name
+        self.state.seen.name = names[-1] if names else self.state.seen.name
         self.state.logged(world, entries)
         if any(entry[0] in ("param", "metric") for entry in entries):
             self._log_own()
@@ -285,7 +280,7 @@ class TrackedRun(Reports):
             for warning in [*self._problems, *self._journal.problems, *self._delivery.refused]:
                 _show(f"MLflow: {self._redact(warning)}.")
             if time_use := self._attempts.sentence():
-                _show(f"{self.state.name}: {time_use}.")
+                _show(f"{self.state.seen.name}: {time_use}.")
 
     def _close(self, error: BaseException | None, stopped: str) -> None:
         seconds = self._settings.delivery_timeout_seconds
@@ -313,8 +308,9 @@ class TrackedRun(Reports):
             self._undelivered.forget()
         status = status_of(error, stopped)
         self.state.end(status, error, stopped)
-        facts = self.state.facts() if self._settings.report else None
-        ended = replace(self._left, status=status, ended_at=time.time(), report=facts)
+        summary = self.state.summary() if self._settings.report else None
+        report = None if summary is None else asdict(summary)
+        ended = replace(self._left, status=status, ended_at=time.time(), report=report)
         if wrong is not None:
             self._left = replace(ended, folder=str(self._folder.path))
             self._left.write(self.run_id)
@@ -323,7 +319,7 @@ class TrackedRun(Reports):
                 f"{self._folder.path}; sparkdl-runner deliver sends them and ends the run"
             )
             return
-        summarize = None if facts is None else partial(RunSummary.of, **facts)
+        summarize = None if summary is None else summary.of
         self._log_uploads.stop(seconds)
         self._end.finish(ended.status, summarize, seconds)
 
@@ -344,9 +340,9 @@ class TrackedRun(Reports):
 
     def _show_address(self) -> None:
         address = self._opened.address(self._redact, self._credentials.get("DATABRICKS_HOST"))
-        text = f"MLflow run {self.state.name}: {address}"
+        text = f"MLflow run {self.state.seen.name}: {address}"
         if address.startswith(("http://", "https://")) and in_notebook():
-            name, page = html.escape(self.state.name), html.escape(address)
+            name, page = html.escape(self.state.seen.name), html.escape(address)
             link = f'MLflow run <a href="{page}" target="_blank">{name}</a>'
             with suppress(Exception):  # A notebook that shows no HTML gets the line.
                 show_in_cell({"text/html": link, "text/plain": text})

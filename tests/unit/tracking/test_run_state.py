@@ -10,7 +10,7 @@ from sparkdl_runner.base.redaction import Redactor
 from sparkdl_runner.rank.world import Peer, assign_ranks
 from sparkdl_runner.tracking.report.page import sections_of
 from sparkdl_runner.tracking.report.performance import Counts
-from sparkdl_runner.tracking.report.run_summary import SAMPLES
+from sparkdl_runner.tracking.report.run_summary import RATE
 from sparkdl_runner.tracking.run import run_state
 from sparkdl_runner.tracking.run.run_state import MAX_LINES, RESOLUTION, RunState
 
@@ -69,7 +69,7 @@ def test_all_that_the_page_shows_comes_from_reports(monkeypatch: Any) -> None:
     assert '<progress max="900" value="30"></progress>' in told
     assert "redacted 0.5 · time 15 s · time left " in told
     assert "last step 30 of 900 · samples/s 300 · memory 41% on h1 · GPU memory 90% on h1" in told
-    assert state.summary().curves[SAMPLES] == [(5, 200), (10, 400), (15, 600)]
+    assert state.summary().curves[RATE] == [(20, 40), (30, 40)]
     assert "<figure>samples/s <b>40</b>" in told
     assert '<p class="warning">Slow: rank 1 is slow</p>' in told
     assert told.count("[rank 1] &lt;b&gt;line ") == MAX_LINES
@@ -87,5 +87,5 @@ def test_of_many_metrics_some_have_curves() -> None:
     state = RunState("train", Redactor())
     entries = [metric(f"m{number}", 1.0, 1) for number in range(50)]
     state.logged(WORLDS[0], [*entries, metric("system/x", 1.0, 1), ["param", "a", "b"]])
-    names = state.summary().curves.keys() - {SAMPLES}
-    assert names == {f"m{number}" for number in range(6)}
+    names = state.summary().curves.keys() - {RATE}
+    assert names == {f"m{number}" for number in range(7)}

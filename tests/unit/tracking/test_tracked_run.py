@@ -21,7 +21,7 @@ from sparkdl_runner.tracking.settings import Tracking
 def listening(said: list[object], own: list[object]) -> SimpleNamespace:
     run = SimpleNamespace(
         state=SimpleNamespace(
-            name="of the driver",
+            seen=SimpleNamespace(name="of the driver"),
             logged=lambda world, entries: None,
             add=lambda world, report: [],
         ),
@@ -53,7 +53,7 @@ def test_the_name_that_rank_0_gave_the_run_last_is_its_name() -> None:
         (renamed, "last"),
     ):
         TrackedRun.logged(run, None, entries)
-        assert run.state.name == name
+        assert run.state.seen.name == name
     assert said == [[["param", "a", "1"]], renamed[:1], renamed]
 
 
@@ -98,7 +98,7 @@ def test_a_page_of_the_run_is_a_link_in_a_notebook(
         _opened=SimpleNamespace(address=lambda redact, host: address),
         _redact=str,
         _credentials={},
-        state=SimpleNamespace(name="<b>"),
+        state=SimpleNamespace(seen=SimpleNamespace(name="<b>")),
     )
     TrackedRun._show_address(run)
     line = f"MLflow run <b>: {address}"

@@ -71,7 +71,7 @@ def ask(
 def test_a_page_that_needs_nothing_else_and_runs_its_own_script_alone(
     server: PageServer, state: RunState
 ) -> None:
-    state.name = "<script>alert(1)</script>"
+    state.seen.name = "<script>alert(1)</script>"
     state.printed(WORLD, ["<img src=x onerror=alert(2)>"])
     status, headers, text = ask(server)
     assert status == 200
@@ -231,9 +231,13 @@ def test_in_a_notebook_the_cell_shows_it_and_nothing_listens(
 ) -> None:
     monkeypatch.setattr(live_page, "listen", None)
     monkeypatch.setattr(live_cell.importlib.util, "find_spec", lambda name: None)
-    with shown() as (state,):
+    monkeypatch.setattr(live_cell, "DRAW_SECONDS", -1.0)
+    with shown() as (state, drawer):
         state.printed(WORLD, ["<b>"])
+        drawer.progress(WORLD, {})
     assert "train: running" in cell[0]
+    assert "[rank 0] &lt;b&gt;" in cell[1]
+    assert "train: running" in cell[1]
     assert "train: finished" in cell[-1]
     assert "[rank 0] &lt;b&gt;" in cell[-1]
     assert "<script" not in cell[-1]
