@@ -27,6 +27,7 @@ from sparkdl_runner.launch.driver.calls.checks import ranks_asked
 from sparkdl_runner.launch.driver.calls.run_future import LatestProgress, RunFuture
 from sparkdl_runner.launch.driver.calls.spares import spare_seconds
 from sparkdl_runner.launch.driver.launcher import Launcher
+from sparkdl_runner.launch.driver.live_page import live_page
 from sparkdl_runner.launch.driver.local_launcher import LocalLauncher
 from sparkdl_runner.launch.driver.mlflow_run import (
     named_run,
@@ -229,8 +230,9 @@ class DistributedRunner:
                     self._events(attempt.run, secrets) as events,
                     stop.after(self.run_config.time_limit_seconds),
                     watched(tracked, stop),
+                    live_page(self.run_config.live_page, tracked, name.text, secrets, stop) as live,
                 ):
-                    shown = [bar, *self.reports, *reports, *events]
+                    shown = [*live, bar, *self.reports, *reports, *events]
                     told = shown if tracked is None else [tracked, *shown]
                     shown += self._slow_ranks(told, stop)
                     if self.run_config.preflight is not None:

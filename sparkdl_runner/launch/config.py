@@ -14,7 +14,7 @@ MOST_NAME_CHARACTERS = 100
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_NAME_CHARACTERS - 1}}}")
 _SWITCHES = (
     *("rerun_finished", "restart_user_errors", "allow_unencrypted", "refuse_shared_hosts"),
-    *("slow_rank_stops", "preflight_excludes"),
+    *("slow_rank_stops", "preflight_excludes", "live_page"),
 )
 VERBOSITIES = ("all", "log_callback_only")
 NODE_VIEWS = ("host", "task")
@@ -155,6 +155,11 @@ class RunConfig:
     events: str | None = None
     """Where the run tells programs what happens to it, a line of JSON an event: a path on the
     driver's host, to whose file they are added, or ``"-"`` for standard output."""
+
+    live_page: bool = False
+    """Whether the driver shows the training while it runs: curves, parts of a step by rank, memory,
+    newest lines, faults. In a notebook in the cell; elsewhere as a page on the loopback interface,
+    whose address is a secret: it is printed on a terminal, else a line names your file with it."""
 
     slow_rank_factor: float | None = 1.3
     """A rank is named, on the console and as a tag of the MLflow run, whose compute or data time in

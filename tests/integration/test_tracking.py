@@ -39,8 +39,10 @@ from sparkdl_runner import (
     WorkerFailedError,
 )
 from sparkdl_runner.checkpoint import CheckpointManager
+from sparkdl_runner.launch.agent import supervision
 from sparkdl_runner.launch.config import RunConfig as AnyConfig
 from sparkdl_runner.tracking import Tracking
+from sparkdl_runner.tracking.run import log_uploads
 
 pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
@@ -162,12 +164,42 @@ def test_plain_mlflow_calls_on_every_rank_make_one_run(
     kept = artifacts(client, run_id)
     assert text_of(client, run_id, "note.txt", tmp_path) == "text of rank 0"
     for rank in (0, 1):
-        log = text_of(client, run_id, f"logs/attempt-0/rank-{rank}.log", tmp_path)
+        log = text_of(client, run_id, f"logs/rank_{rank}/attempt-0-00.chunk.txt", tmp_path)
         assert f"rank {rank} says [redacted]" in log
     for path in kept:
         whole = Path(client.download_artifacts(run_id, path, str(tmp_path))).read_bytes()
         assert b"open-sesame-1001" not in whole, path
     assert "open-sesame-1001" not in json.dumps([params, tags])
+
+
+@LIGHT
+def test_logs_are_in_mlflow_while_the_training_runs_and_once_in_the_end(
+    server: TrackingServer, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "LOG_SECONDS", 0.2)
+    monkeypatch.setattr(log_uploads, "UPLOAD_SECONDS", 0.2)
+    trainer, sign = light(server), tmp_path / "sign"
+    training = trainer.submit(tracked_functions.says_and_waits, str(sign))
+    chunk = "logs/rank_1/attempt-0-00.chunk.txt"
+    try:
+        deadline = time.monotonic() + 120
+        while trainer.mlflow_run_id is None or not client.list_artifacts(
+            trainer.mlflow_run_id, "logs/rank_1"
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        run_id = trainer.mlflow_run_id
+        assert text_of(client, run_id, chunk, tmp_path) == "first words\n"
+        assert client.get_run(run_id).info.status == "RUNNING"
+    finally:
+        sign.touch()
+        training.result(120)
+    assert text_of(client, run_id, chunk, tmp_path) == "first words\n<b>last words\n"
+    assert artifacts(client, run_id, "logs/rank_1") == [chunk]
+    page = text_of(client, run_id, "report/summary.html", tmp_path)
+    assert "[rank 1] first words\n" in page
+    assert "[rank 1] &lt;b&gt;last words" in page
+    assert "<figure>loss <b>0.25</b>" in page
 
 
 @LIGHT
@@ -405,6 +437,7 @@ def test_a_driver_that_died_is_followed_by_another(
         import tracked_functions
         from sparkdl_runner import DistributedRunner, RunConfig
         from sparkdl_runner.tracking import Tracking
+from sparkdl_runner.tracking.run import log_uploads
 
         if __name__ == "__main__":
             tracking = Tracking(tracking_uri=sys.argv[1], experiment="tests")

@@ -199,10 +199,12 @@ def check_one_run_of_two_attempts(server: TrackingServer, run_id: str, killed: s
 def test_a_training_in_a_packed_environment_goes_on_after_a_rank_is_killed(server, trained):
     check_one_run_of_two_attempts(server, trained, "was ended by SIGKILL")
     client = mlflow.MlflowClient(tracking_uri=server.url)
-    for attempt in (0, 1):
-        logs = client.list_artifacts(trained, f"logs/attempt-{attempt}")
-        # Rank 1 has nothing to say.
-        assert [Path(one.path).name for one in logs] == ["rank-0.log"]
+    # Rank 1 has nothing to say.
+    assert [one.path for one in client.list_artifacts(trained, "logs")] == ["logs/rank_0"]
+    logs = client.list_artifacts(trained, "logs/rank_0")
+    assert [Path(one.path).name for one in logs] == [
+        f"attempt-{attempt}-00.chunk.txt" for attempt in (0, 1)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +273,7 @@ def test_the_pages_of_the_run_show_what_happened(server, trained, browser):
     report = pages.artifact("report/summary.html", in_frame=True)
     assert "2 ranks on 1 host, in 2 attempts." in report
     assert "was ended by SIGKILL" in report
-    assert "goes on after step" in pages.artifact("logs/attempt-1/rank-0.log")
+    assert "goes on after step" in pages.artifact("logs/rank_0/attempt-1-00.chunk.txt")
     assert "Attempt 0: " in pages.artifact("attempts/attempt-0.txt")
     assert "example: digits" in pages.artifact("config.yaml")
 

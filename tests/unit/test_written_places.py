@@ -28,7 +28,8 @@ IN_PRIVATE_FOLDERS = (
     *("launch/driver/connect/sent_file.py", "estimator/spark_folder.py"),
     *("tracking/models/network_flavor.py", "tracking/rank/outside_ranks.py"),
     *("tracking/report/page.py", "tracking/report/run_folder.py"),
-    *("tracking/run/left_run.py", "tracking/run/spool.py"),
+    *("tracking/run/left_run.py", "tracking/run/log_uploads.py", "tracking/run/spool.py"),
+    "launch/driver/live_page.py",
 )
 """Of ``mkdtemp``, of ``private_folder``, or of a random name and mode 0700."""
 NAMES_THAT_NOBODY_KNOWS = (

@@ -125,7 +125,7 @@ class LogClient:
         if isinstance(message, messages.Output | messages.Unfinished) and not self._relay_output:
             return
         now = time.monotonic()
-        if isinstance(message, messages.FilePart):
+        if isinstance(message, messages.FilePart) and not isinstance(message, messages.LogPart):
             self._files_until = self._files_until or now + FILES_SECONDS
         self._outbox.put(message, wait_seconds=(self._files_until or now) - now)
 

@@ -7,9 +7,11 @@ import threading
 from collections import deque
 
 from sparkdl_runner.launch.wire.messages import (
+    REFUSED,
     Acknowledged,
     Alive,
     Ended,
+    LogPart,
     Message,
     Output,
     Placed,
@@ -73,7 +75,10 @@ class Outbox:
             )
             if self._is_closed or not has_room:
                 self.lost_lines += _num_lines(message)
-                self._num_refused += _is_report(message)
+                if isinstance(message, LogPart):
+                    message.number = REFUSED
+                else:
+                    self._num_refused += _is_report(message)
                 return
             if isinstance(message, Acknowledged):
                 message.number = next(self._numbers)

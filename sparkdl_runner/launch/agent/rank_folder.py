@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from sparkdl_runner.base.foreign_file import open_regular
 from sparkdl_runner.launch.agent.rank_log import RankLog
-from sparkdl_runner.launch.wire.messages import FilePart
+from sparkdl_runner.launch.wire.messages import REFUSED, FilePart
 from sparkdl_runner.rank.world import World
 from sparkdl_runner.tracking.rank_run import artifacts_in, folder_prefix
 
@@ -74,33 +75,56 @@ def _remove_abandoned(own: Path) -> None:
                 os.close(fd)
 
 
-def leave_files(world: World, folder: Path, log: RankLog, tell: Callable[[FilePart], None]) -> None:
-    """Sends the files that are kept with the run: the log and traces.
+def log_sender(
+    world: World, log: RankLog, tell: Callable[[FilePart], None]
+) -> Callable[[type[FilePart]], None]:
+    """What sends, as parts of a kind, what a log has gained since it did so last.
 
     Args:
         world: The rank.
-        folder: The rank's own folder of the run.
         log: Its log.
-        tell: Takes the files, part by part.
+        tell: Takes the parts.
     """
-    if log.size_bytes:
-        _leave(world, f"logs/rank-{world.rank}.log", log.path, tell)
+    sent, sending = 0, threading.Lock()
+
+    def send(kind: type[FilePart]) -> None:
+        nonlocal sent
+        with sending:
+            if log.size_bytes > sent:
+                sent = _leave(world, f"logs/rank_{world.rank}", log.path, tell, sent, kind)
+
+    return send
+
+
+def leave_traces(world: World, folder: Path, tell: Callable[[FilePart], None]) -> None:
+    """Sends the traces in a rank's own folder, which are kept with the run, part by part."""
     artifacts = artifacts_in(folder)
     for path in sorted(artifacts.rglob("*")):
         if path.is_file() and not path.is_symlink():
             _leave(world, f"traces/{path.relative_to(artifacts).as_posix()}", path, tell)
 
 
-def _leave(world: World, name: str, path: Path, tell: Callable[[FilePart], None]) -> None:
-    try:
-        with os.fdopen(open_regular(path, os.O_NOFOLLOW), "rb") as file:
-            for start in range(0, MAX_FILE_BYTES, FILE_PART_BYTES):
-                data = file.read(FILE_PART_BYTES)
-                if not data:
-                    return
-                tell(FilePart(name, data, start == 0))
-            if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
-                where = f"... cut here: all of it is in {path} on host {world.place}"
-                tell(FilePart(name, f"\n{where}\n".encode(), False))
-    except OSError:
-        return  # The file or its disk is gone. What was read so far is kept.
+def _leave(
+    world: World,
+    name: str,
+    path: Path,
+    tell: Callable[[FilePart], None],
+    sent: int = 0,
+    kind: type[FilePart] = FilePart,
+) -> int:
+    """Sends what comes after ``sent`` bytes, in parts that end with a line. Returns their end."""
+    # If the file or its disk is gone, what was read so far is kept.
+    with suppress(OSError), os.fdopen(open_regular(path, os.O_NOFOLLOW), "rb") as file:
+        while sent < MAX_FILE_BYTES:
+            file.seek(sent)
+            data = file.read(min(FILE_PART_BYTES, MAX_FILE_BYTES - sent))
+            part = kind(name, data[: data.rfind(b"\n") + 1] or data, sent == 0)
+            if part.data:
+                tell(part)
+            if not part.data or part.number == REFUSED:
+                return sent
+            sent += len(part.data)
+        if kind is FilePart and os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
+            where = f"... cut here: all of it is in {path} on host {world.place}"
+            tell(FilePart(name, f"\n{where}\n".encode(), False))
+    return sent

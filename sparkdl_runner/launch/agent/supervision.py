@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from sparkdl_runner.base.redaction import Redactor, secrets_of
 from sparkdl_runner.launch.agent.host_metrics import look_until
 from sparkdl_runner.launch.agent.output_relay import OutputRelay
-from sparkdl_runner.launch.agent.rank_folder import RankFolder, leave_files
+from sparkdl_runner.launch.agent.rank_folder import RankFolder, leave_traces, log_sender
 from sparkdl_runner.launch.agent.rank_log import RankLog
 from sparkdl_runner.launch.agent.vital_signs import Observer
 from sparkdl_runner.launch.agent.worker_process import KILL_SECONDS, WorkerProcess
@@ -41,6 +41,7 @@ DRAIN_SECONDS = 2.0
 # How long rank 0 may take to send what it has logged before it is ended, since another has failed.
 DELIVER_SECONDS = 1.0
 LOOK_SECONDS = 1.0
+LOG_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class _Supervision:
         self._world = envelope.world
         self._receiver = receiver
         self._log = log
+        self._send_log = log_sender(self._world, log, self._tell)
         self._sends_value = sends_value
         worker.is_first = envelope.world.rank == 0
         self._place = 0
@@ -119,9 +121,11 @@ class _Supervision:
         receiving = self._start("control", self._receive)
         looking = self._start("vitals", self._look)
         self._start("exit", self._await_exit)
-        if self._folder and self._envelope.system_metrics and self._world.local_rank == 0:
+        if self._envelope.system_metrics and self._world.local_rank == 0:
             # In a thread of its own: a GPU driver that hangs must not pass for a rank that does.
             self._start("host", self._look_at_host)
+        if self._folder:
+            self._start("logs", self._send_logs)
         try:
             with suppress(OSError):  # It died while it was starting, and its exit says how.
                 self._envelope.send(self._worker.line)
@@ -143,7 +147,8 @@ class _Supervision:
             if outcome.status == Status.DIED:
                 self._tell(messages.Failed(outcome))
             if self._folder is not None:
-                leave_files(self._world, self._folder.path, self._log, self._tell)
+                self._send_log(messages.FilePart)
+                leave_traces(self._world, self._folder.path, self._tell)
             self._log.close(keep=outcome.status != Status.RETURNED and not outcome.is_growth)
             return outcome
         finally:
@@ -327,6 +332,10 @@ class _Supervision:
             self._worker.memory.look()
             returned = isinstance(self._end, Returned)
             self._tell(replace(self._observer.look(), has_returned=returned))
+
+    def _send_logs(self) -> None:
+        while not self._is_over.wait(LOG_SECONDS):
+            self._send_log(messages.LogPart)
 
     def _look_at_host(self) -> None:
         look_until(self._is_over, lambda values: self._tell(messages.HostMetrics(values)))

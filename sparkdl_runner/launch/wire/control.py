@@ -80,7 +80,7 @@ class Envelope:
         )
         ticket = attempt.ticket
         if ticket is None:
-            return envelope
+            return replace(envelope, system_metrics=attempt.config.live_page)
         run, variables = ticket.for_rank(world.rank, world.host)
         return replace(
             envelope,

@@ -22,6 +22,7 @@ from sparkdl_runner.rank.world import Peer, World
 MAX_FIGURE_BYTES = 512 * 1024
 # How many figures a run may show.
 MAX_FIGURES = 200
+REFUSED = -1
 
 
 @dataclass
@@ -170,6 +171,10 @@ class FilePart(Acknowledged):
     name: str
     data: bytes
     is_first: bool
+
+
+class LogPart(FilePart):
+    """A part of a log that still grows. If it is refused (its number says so), it is sent later."""
 
 
 @dataclass
@@ -372,7 +377,7 @@ WORKER_TO_AGENT = _table(*_FROM_RANK, Pulse, Delivered, Serving, Returned, Raise
 # An agent sends its worker Stop and Release; the worker needs to know only that one has come.
 AGENT_TO_DRIVER = _table(
     *(Hello, Placed, Alive, Ended, Acknowledged, Stacks),
-    *(Output, Failed, VitalSigns, Unsent, HostMetrics, FilePart, PlainValue, *_FROM_RANK),
+    *(Output, Failed, VitalSigns, Unsent, HostMetrics, FilePart, LogPart, PlainValue, *_FROM_RANK),
     *(Unfinished, ValuePart, ValueSent),
 )
 DRIVER_TO_AGENT = _table(

@@ -1,4 +1,4 @@
-"""The page of a run's report: what MLflow's own page does not show."""
+"""The page of a run, while it trains and as its report: what MLflow's own page does not show."""
 
 from __future__ import annotations
 
@@ -7,41 +7,84 @@ from collections.abc import Iterable
 from pathlib import Path
 from string import Template
 
-from sparkdl_runner.tracking.report.run_summary import ENDS, AttemptRow, RunSummary, clock
+from sparkdl_runner.tracking.report.run_summary import (
+    ENDS,
+    AttemptRow,
+    Points,
+    RunSummary,
+    clock,
+    number,
+)
 from sparkdl_runner.tracking.time_use import LABELS, PARTS
 
-MAX_RANKS = 256
+# Of more ranks, the slowest are shown.
+MAX_RANKS = 32
 MAX_ERROR_CHARACTERS = 20_000
+_WIDTH, _HEIGHT, _VIEW = 280, 80, "-2 -2 284 84"
 
 
 def write_page(summary: RunSummary, folder: Path) -> None:
     """Writes ``summary.html``, which needs no other file, into a folder; makes the folder."""
-    ended_by = f"<pre>{html.escape(summary.error[:MAX_ERROR_CHARACTERS])}</pre>"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "summary.html").write_text(page_of(summary), encoding="utf-8")
+
+
+def page_of(summary: RunSummary, script: str = "") -> str:
+    """A whole page; a script, if there is one, keeps it up to date."""
+    name, sections = html.escape(summary.name), sections_of(summary)
+    return _PAGE.substitute(name=name, style=STYLE, sections=sections, script=script)
+
+
+def sections_of(summary: RunSummary) -> str:
+    """What the page shows, as HTML without scripts: an element for each thing that may change."""
     warnings = {
         "Ranks": summary.warning,
+        "Slow": summary.slow_ranks,
         "Checkpoints": summary.checkpoint_warning,
         "Lost": summary.lost_entries,
     }
     figures = " · ".join(f"{name} {value}" for name, value in summary.values() + summary.pace())
-    page = _PAGE.substitute(
-        name=html.escape(summary.name),
-        run_id=html.escape(summary.run_id),
-        status=ENDS[summary.status].lower(),
-        when=f"{clock(summary.began_at)} to {clock(summary.ended_at)}",
-        sentence=html.escape(summary.sentence()),
-        figures=html.escape(figures),
-        warnings="\n".join(
+    error = html.escape(summary.error[:MAX_ERROR_CHARACTERS])
+    lines = html.escape("\n".join(summary.lines))
+    curves = "".join(_curve(name, points) for name, points in summary.curves.items())
+    when = f"{clock(summary.began_at)} to {clock(summary.ended_at)}"
+    run = f", run {html.escape(summary.run_id)}" if summary.run_id else ""
+    progress = f'<progress max="{summary.total_steps}" value="{summary.step}"></progress>'
+    sections = [
+        f"<h1>{html.escape(summary.name)}: {ENDS[summary.status].lower()}</h1>",
+        f'<p class="quiet">{when}{run}</p>',
+        progress if summary.status == "RUNNING" and summary.total_steps else "",
+        f"<p>{html.escape(summary.sentence())}</p>",
+        f"<p>{html.escape(figures)}</p>",
+        *(
             f'<p class="warning">{about}: {html.escape(warning)}</p>'
             for about, warning in warnings.items()
             if warning
         ),
-        error=f"<h2>What ended it</h2>{ended_by}" if summary.error else "",
-        attempts="\n".join(_row(_attempt_cells(attempt)) for attempt in summary.attempts),
-        times=_times(summary),
-        versions=html.escape(summary.versions),
+        f"<div><h2>What ended it</h2><pre>{error}</pre></div>" if error else "",
+        f'<div class="curves">{curves}</div>' if curves else "",
+        _table("Attempts", _ATTEMPT, map(_attempt_cells, summary.attempts), "attempts"),
+        _times(summary),
+        f"<div><h2>Newest lines</h2><pre>{lines}</pre></div>" if lines else "",
+        f'<p class="quiet">{html.escape(summary.versions)}</p>',
+    ]
+    return "\n".join(filter(None, sections))
+
+
+def _curve(name: str, points: Points) -> str:
+    """A line from the first point to the last, between the least and the greatest value."""
+    at, values = [x for x, _ in points], [y for _, y in points]
+    least, most = min(values), max(values)
+    wide, high = (at[-1] - at[0]) or 1.0, (most - least) or 1.0
+    path = " ".join(
+        f"{_WIDTH * (x - at[0]) / wide:.1f},{_HEIGHT - _HEIGHT * (y - least) / high:.1f}"
+        for x, y in points
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "summary.html").write_text(page, encoding="utf-8")
+    return (
+        f"<figure>{html.escape(name)} <b>{number(values[-1])}</b>"
+        f'<svg viewBox="{_VIEW}"><polyline points="{path}"/></svg>'
+        f"<small>{number(least)} to {number(most)}, step {at[0]:,} to {at[-1]:,}</small></figure>"
+    )
 
 
 def _attempt_cells(attempt: AttemptRow) -> list[str]:
@@ -58,10 +101,14 @@ def _attempt_cells(attempt: AttemptRow) -> list[str]:
 
 def _times(summary: RunSummary) -> str:
     """A row for each rank that made steps, with a bar of the parts of its step."""
-    steps = {rank: counts for rank, counts in summary.totals.items() if counts.steps}
-    if not steps:
+    own = summary.own_seconds()
+    if not own:
         return ""
-    ranks = sorted(steps)[:MAX_RANKS]
+    ranks, title = sorted(own), "Time of a step"
+    if len(own) > MAX_RANKS:
+        ranks = sorted(own, key=lambda rank: -own[rank])[:MAX_RANKS]
+        title = f"Time of a step: the {MAX_RANKS} slowest of {len(own):,} ranks"
+    steps = {rank: summary.totals[rank] for rank in own}
     longest = max(sum(map(counts.per_step, PARTS)) for counts in steps.values()) or 1.0
     rows = []
     for rank in ranks:
@@ -72,20 +119,43 @@ def _times(summary: RunSummary) -> str:
         )
         host = html.escape(summary.hosts.get(rank, ""))
         times = [f"{1000 * seconds:.3g} ms" for seconds in parts.values()]
-        rows.append(_row([str(rank), host, f"{steps[rank].steps:,}", *times, bar]))
-    head = "".join(f'<th><i class="{part}"></i> {LABELS[part]}</th>' for part in PARTS)
-    more = f"<p>{len(steps) - MAX_RANKS} more ranks</p>" if len(steps) > MAX_RANKS else ""
-    return (
-        f"<h2>Time of a step</h2>\n<p>{html.escape(summary.slowest_rank())}</p>\n"
-        f'<table class="times">\n<tr><th>rank</th><th>host</th><th>steps</th>{head}<th></th></tr>\n'
-        + "\n".join(rows)
-        + f"\n</table>{more}"
-    )
+        rows.append([str(rank), host, f"{steps[rank].steps:,}", *times, bar])
+    return _table(title, _STEP, rows, "times", html.escape(summary.slowest_rank()))
 
 
-def _row(cells: Iterable[str]) -> str:
-    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+def _table(
+    title: str, head: Iterable[str], rows: Iterable[Iterable[str]], kind: str, above: str = ""
+) -> str:
+    """A table of cells that are HTML."""
+    lines = ["".join(f"<th>{name}</th>" for name in head)]
+    lines += ["".join(f"<td>{cell}</td>" for cell in row) for row in rows]
+    body = "\n".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div><h2>{title}</h2><p>{above}</p><table class="{kind}">\n{body}\n</table></div>'
 
+
+_ATTEMPT = ("attempt", "began", "took", "last step", "checkpoint", "ended by")
+_STEP = ("rank", "host", "steps", *(f'<i class="{part}"></i> {LABELS[part]}' for part in PARTS), "")
+
+# For its own elements alone: in a notebook it stands among others.
+STYLE = """<style>
+.sparkdl-run { font: 15px/1.5 system-ui, sans-serif; color: #23303a; background: #fff;
+  margin: 0 auto; max-width: 62rem; padding: 1.5rem; overflow-wrap: anywhere;
+  h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.1rem; margin: 1.8rem 0 .5rem; }
+  .warning { border-left: .3rem solid #e8a33d; padding-left: .6rem; }
+  .quiet, th, small { color: #66737d; } progress { width: 20rem; accent-color: #3a7d7c; }
+  table { border-collapse: collapse; width: 100%; }
+  th, td { text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid #eceff1;
+    vertical-align: top; font-weight: normal; white-space: nowrap; background: none; }
+  .attempts td:last-child { white-space: normal; } .times td:last-child { width: 35%; }
+  i { display: inline-block; height: .8rem; } th i { width: .8rem; }
+  .data_wait { background: #e8a33d; } .compute { background: #3a7d7c; }
+  .communication { background: #8e5ea2; } .checkpoint { background: #b0b7bf; }
+  .curves { display: flex; flex-wrap: wrap; gap: 1rem 2rem; margin: 1.2rem 0; }
+  figure { margin: 0; width: 17.5rem; } polyline { fill: none; stroke: #3a7d7c; stroke-width: 1.5; }
+  svg { display: block; width: 100%; border-bottom: 1px solid #eceff1; }
+  pre { background: #f5f7f8; color: inherit; padding: .8rem; white-space: pre-wrap; } }
+.lost::before { content: "The driver does not answer: has the run ended?"; color: #c0392b; }
+</style>"""
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">
@@ -93,38 +163,12 @@ _PAGE = Template("""<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>$name</title>
-<style>
-  body { font: 15px/1.5 system-ui, sans-serif; color: #23303a; margin: 0 auto; max-width: 60rem;
-         padding: 1.5rem; }
-  h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.1rem; margin: 1.8rem 0 .5rem; }
-  .warning { border-left: .3rem solid #e8a33d; padding-left: .6rem; }
-  .quiet, th { color: #66737d; }
-  table { border-collapse: collapse; width: 100%; }
-  th, td { text-align: left; padding: .25rem .6rem .25rem 0; border-bottom: 1px solid #eceff1;
-           vertical-align: top; font-weight: normal; white-space: nowrap; }
-  .attempts td:last-child { white-space: normal; overflow-wrap: anywhere; }
-  .times td:last-child { width: 40%; }
-  i { display: inline-block; height: .8rem; } th i { width: .8rem; }
-  .data_wait { background: #e8a33d; } .compute { background: #3a7d7c; }
-  .communication { background: #8e5ea2; } .checkpoint { background: #b0b7bf; }
-  pre { background: #f5f7f8; padding: .8rem; overflow: auto; border-radius: .4rem; }
-</style>
+$style
 </head>
 <body>
-<h1>$name: $status</h1>
-<p class="quiet">$when, run $run_id</p>
-<p>$sentence</p>
-<p>$figures</p>
-$warnings
-$error
-<h2>Attempts</h2>
-<table class="attempts">
-<tr><th>attempt</th><th>began</th><th>took</th><th>last step</th><th>checkpoint</th>
-<th>ended by</th></tr>
-$attempts
-</table>
-$times
-<p class="quiet">$versions</p>
-</body>
+<main class="sparkdl-run">
+$sections
+</main>
+$script</body>
 </html>
 """)

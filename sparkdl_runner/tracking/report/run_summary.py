@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkdl_runner.tracking.entries import HIDDEN
@@ -17,8 +17,10 @@ from sparkdl_runner.tracking.time_use import COMMUNICATION, LABELS, PARTS
 MAX_FIGURES = 6
 PREFIX = "sparkdl_runner."
 GOODPUT, TIME_LEFT = "system/goodput", "system/time_left_seconds"
-ENDS = {"FINISHED": "Finished", "FAILED": "Failed", "KILLED": "Ended early"}
+ENDS = {"FINISHED": "Finished", "FAILED": "Failed", "KILLED": "Ended early", "RUNNING": "Running"}
 """What MLflow's status of a run means, in words."""
+Points = list[tuple[float, float]]
+RATE = "samples/s"
 SKIPPED_IMAGES = "skipped_images"
 """A metric: images that did not decode, of all ranks and attempts of a driver."""
 NUM_PROC_TAG, NUM_HOSTS_TAG = f"{PREFIX}num_proc", f"{PREFIX}num_hosts"
@@ -52,12 +54,13 @@ class AttemptRow:
     @property
     def seconds(self) -> float:
         """How long it took."""
-        return max(0.0, self.ended_at - self.began_at)
+        return max(0.0, (self.ended_at or time.time()) - self.began_at)
 
     @property
     def ended_by(self) -> str:
         """The cause of its end, in one line."""
-        return (self.error or self.growth or "all ranks returned").partition("\n")[0]
+        end = "all ranks returned" if self.ended_at else "is running"
+        return (self.error or self.growth or end).partition("\n")[0]
 
     def text(self) -> str:
         """All that is known of it."""
@@ -68,20 +71,21 @@ class AttemptRow:
 
 @dataclass(kw_only=True)
 class RunSummary:
-    """A summary of a run."""
+    """A summary of a run, that goes on or has ended."""
 
-    name: str
-    run_id: str
-    began_at: float
-    ended_at: float
-    attempts: Sequence[AttemptRow]
-    totals: Mapping[int, Counts]
+    name: str = ""
+    run_id: str = ""
+    began_at: float = 0.0
+    ended_at: float = 0.0
+    """Now, while it goes on."""
+    attempts: Sequence[AttemptRow] = ()
+    totals: Mapping[int, Counts] = field(default_factory=dict)
     """The counts of each rank, over all attempts of this driver."""
-    hosts: Mapping[int, str]
+    hosts: Mapping[int, str] = field(default_factory=dict)
     """The host of each rank, in the last attempt."""
-    num_ranks: str
-    num_hosts: str
-    metrics: Mapping[str, float]
+    num_ranks: str = "?"
+    num_hosts: str = "?"
+    metrics: Mapping[str, float] = field(default_factory=dict)
     """The last value of each."""
     error: str = ""
     """The error that ended the training; empty if there was none."""
@@ -101,11 +105,22 @@ class RunSummary:
     """Of Python and of packages."""
     time_use: str = ""
     """Goodput, and where the rest of the time went, over all attempts of all drivers."""
+    slow_ranks: str = ""
+    """The ranks that the others wait for; empty if none are known."""
+    total_steps: int | None = None
+    seconds_left: float | None = None
+    """How long the steps that are left will take, while it runs."""
+    curves: dict[str, Points] = field(default_factory=dict)
+    """Of metrics and ``RATE``: steps and values."""
+    memory: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By host, how full its memory and its GPUs' is."""
+    lines: Sequence[str] = ()
+    """The newest that ranks have printed."""
 
-    @classmethod
-    def of(cls, run: Any, **known: Any) -> RunSummary:
-        """Makes a summary of an ``mlflow.entities.Run`` and the facts that the driver knows."""
-        return cls(
+    def of(self, run: Any) -> RunSummary:
+        """The same with what an ``mlflow.entities.Run`` says, which has ended now."""
+        return replace(
+            self,
             name=run.info.run_name or run.info.run_id,
             run_id=run.info.run_id,
             began_at=run.info.start_time / 1000,
@@ -118,7 +133,6 @@ class RunSummary:
             function_run=run.data.tags.get(OWN_RUN_TAG, ""),
             versions=run.data.tags.get(VERSIONS_TAG, ""),
             lost_entries=run.data.tags.get(LOST_TAG, ""),
-            **known,
         )
 
     def sentence(self) -> str:
@@ -140,13 +154,22 @@ class RunSummary:
             text += f" {skipped:,.0f} images did not decode and were skipped."
         return text
 
-    def slowest_rank(self) -> str:
-        """The rank that the others wait for, in a sentence; empty where there are no others."""
-        own = {
+    def own_seconds(self) -> dict[int, float]:
+        """By rank that made steps, the seconds of a step in which it did not wait for others."""
+        return {
             rank: sum(counts.per_step(part) for part in PARTS if part != COMMUNICATION)
             for rank, counts in self.totals.items()
             if counts.steps
         }
+
+    @property
+    def step(self) -> int:
+        """The last step that was heard of."""
+        return max((attempt.step for attempt in self.attempts), default=0)
+
+    def slowest_rank(self) -> str:
+        """The rank that the others wait for, in a sentence; empty where there are no others."""
+        own = self.own_seconds()
         if len(own) < 2:
             return ""
         slowest = max(own, key=lambda rank: own[rank])
@@ -165,23 +188,40 @@ class RunSummary:
     def values(self) -> list[tuple[str, str]]:
         """The last values of the training's own metrics, of a few of them: names and values."""
         figures = [
-            (name, f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}")
+            (name, number(value))
             for name, value in self.metrics.items()
             if not name.startswith((*OF_THE_RUN, SKIPPED_IMAGES))
         ]
         return figures[:MAX_FIGURES]
 
     def pace(self) -> list[tuple[str, str]]:
-        """How long it took, how far it came and how fast: names and values."""
+        """How long it took, how far it came, how fast, and the fullest memory: names and values."""
         seconds = self.ended_at - self.began_at
         figures = [("time", f"{seconds / 60:.1f} min" if seconds > 120 else f"{seconds:.0f} s")]
+        if self.seconds_left is not None:
+            figures.append(("time left", f"{self.seconds_left:,.0f} s"))
         if (goodput := self.metrics.get(GOODPUT)) is not None:
             figures.append(("goodput", f"{goodput:.0%}"))
-        if step := max((attempt.step for attempt in self.attempts), default=0):
-            figures.append(("last step", f"{step:,}"))
+        if self.step:
+            of_all = f" of {self.total_steps:,}" if self.total_steps else ""
+            figures.append(("last step", f"{self.step:,}{of_all}"))
         if rate := samples_per_second(self.totals.values()):
             figures.append(("samples/s", f"{rate:,.0f}"))
+        for kind, name in (("system", "memory"), ("gpu", "GPU memory")):
+            shares = [
+                (value, host)
+                for host, measured in self.memory.items()
+                for figure, value in measured.items()
+                if figure.startswith(kind)
+            ]
+            if shares:
+                figures.append((name, "{:.0f}% on {}".format(*max(shares))))
         return figures
+
+
+def number(value: float) -> str:
+    """A metric's value, for a person."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def clock(at: float) -> str:

@@ -20,18 +20,19 @@ class Attempts:
 
     Args:
         ranks: Of the attempt that runs.
-        opened: The run.
+        opened: The MLflow run, if there is one.
         first: The number of this driver's first attempt.
     """
 
-    def __init__(self, ranks: RankReports, opened: Opened, first: int) -> None:
+    def __init__(self, ranks: RankReports, opened: Opened | None, first: int) -> None:
         self._ranks = ranks
-        self._earlier = times_in(opened.run.data.tags, range(first))
+        self._earlier = times_in(opened.run.data.tags, range(first)) if opened else []
         self.own: list[AttemptRow] = []
         """Those of this driver."""
         # The first attempt waits until the run is opened.
-        is_new = opened.is_ours and not first
-        self._called_at = opened.run.info.start_time / 1000 if is_new else time.time()
+        self._called_at = time.time()
+        if opened is not None and opened.is_ours and not first:
+            self._called_at = opened.run.info.start_time / 1000
 
     def begin(self, number: int) -> list[Entry]:
         """Says that ranks are about to start."""
@@ -53,7 +54,7 @@ class Attempts:
 
     def entries(self) -> list[Entry]:
         """How it stands now: goodput, time left, and what would be lost with the driver."""
-        if not self.own or self.own[-1].ended_at:
+        if not self._is_running:
             return []
         now, attempt = time.time(), self.own[-1]
         until_now = self._time(now, has_failed=False)
@@ -84,18 +85,31 @@ class Attempts:
         """The times of all attempts that have ended."""
         return [*self._earlier, *(attempt.time for attempt in self.own if attempt.time is not None)]
 
+    @property
+    def _is_running(self) -> bool:
+        return bool(self.own) and not self.own[-1].ended_at
+
+    def rows(self) -> list[AttemptRow]:
+        """This driver's attempts. The one that runs is as it stands now."""
+        if not self._is_running:
+            return list(self.own)
+        step, saved = self._ranks.step, self._ranks.checkpoint_step
+        return [*self.own[:-1], replace(self.own[-1], step=step, checkpoint_step=saved)]
+
     def sentence(self) -> str:
         """Goodput, cost, and the time left if it ended early; empty where no step was timed.
 
         How long a first step took is unknown.
         """
         spent = self._times()
+        if self._is_running:
+            spent.append(self._time(time.time(), has_failed=False))
         if not any(attempt_time.steps for attempt_time in spent):
             return ""
         text = goodput_of(spent).sentence()
         if cost := cost_of(spent):
             text += f"; {in_words(cost)}"
-        left = self._ranks.seconds_left()
+        left = None if self._is_running else self._ranks.seconds_left()
         if left:
             text += f"; at its pace, {left:,.0f} s of training are left"
         return text

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -42,7 +41,7 @@ class LeftRun:
     folder: str = ""
     """The run's files on this host."""
     report: dict[str, Any] | None = field(default=None, repr=False)
-    """What ``report_facts`` made; None for no report."""
+    """A ``RunSummary``; None for no report."""
 
     def write(self, run_id: str) -> None:
         """Keeps it for ``deliver``, unless the disk is full."""
@@ -60,24 +59,9 @@ class LeftRun:
         facts["attempts"] = [_attempt(row) for row in facts["attempts"]]
         facts["totals"] = {int(rank): Counts(**counts) for rank, counts in facts["totals"].items()}
         facts["hosts"] = {int(rank): host for rank, host in facts["hosts"].items()}
-        summary = RunSummary.of(run, status=self.status, **facts)
+        summary = RunSummary(**{**facts, "status": self.status}).of(run)
         summary.ended_at = self.ended_at
         return summary
-
-
-def report_facts(
-    attempts: Sequence[AttemptRow],
-    totals: Mapping[int, Counts],
-    hosts: Mapping[int, str],
-    **texts: str,
-) -> dict[str, Any]:
-    """What ``RunSummary.of`` takes beside MLflow's run, as JSON can hold it."""
-    return {
-        "attempts": [asdict(row) for row in attempts],
-        "totals": {str(rank): asdict(counts) for rank, counts in totals.items()},
-        "hosts": {str(rank): host for rank, host in hosts.items()},
-        **texts,
-    }
 
 
 def _attempt(fields: dict[str, Any]) -> AttemptRow:

@@ -31,7 +31,8 @@ class RankReports:
         self._lock = threading.Lock()
         self._performance = Performance()
         self._worlds: dict[int, World] = {}
-        self._world_size = 0
+        self.world_size = 0
+        """How many ranks there are; 0 before the first is heard of."""
         self._gpus: dict[str, int] = {}
         self._cores: dict[int, int] = {}
         self._joules: dict[str, float] = {}
@@ -41,7 +42,8 @@ class RankReports:
         self._logged_skipped = 0
         self._first_step_at: float | None = None
         self._began_after = 0
-        self._total_steps: int | None = None
+        self.total_steps: int | None = None
+        """Of the whole training, if it told."""
         self.step = 0
         """The last step that rank 0 has reported, in any attempt."""
         self.checkpoint_step: int | None = None
@@ -61,7 +63,7 @@ class RankReports:
         with self._lock:
             is_new = world.rank not in self._worlds
             self._worlds[world.rank] = world
-            self._world_size = world.size
+            self.world_size = world.size
             self._performance.see(world.rank, report)
             self._gpus[world.host_id] = int(report["facts"].get("gpus", 0))
             self._cores[world.rank] = int(report["facts"].get("cores", 0))
@@ -92,7 +94,7 @@ class RankReports:
         """The ranks' rates, and the facts that have changed since the last call."""
         with self._lock:
             now_ms = int(time.time() * 1000)
-            entries = self._performance.entries(self.step, now_ms, self._world_size)
+            entries = self._performance.entries(self.step, now_ms, self.world_size)
             skipped = sum(self._skipped.values())
             if skipped != self._logged_skipped:
                 self._logged_skipped = skipped
@@ -141,9 +143,9 @@ class RankReports:
         """How long the steps that are left will take at this attempt's pace, if that is known."""
         with self._lock:
             means = self._performance.means()
-            if not self._total_steps or not means.steps:
+            if not self.total_steps or not means.steps:
                 return None
-            left = max(0, self._total_steps - self.step)
+            left = max(0, self.total_steps - self.step)
             return left * means.running_seconds / means.steps
 
     def _note_times(self, report: dict[str, Any]) -> None:
@@ -153,7 +155,12 @@ class RankReports:
             at = time.time() - since
             self._first_step_at = min(at, self._first_step_at or at)
         self._began_after = int(report["facts"].get("restored_step", 0))
-        self._total_steps = report.get("total_steps") or self._total_steps
+        self.total_steps = report.get("total_steps") or self.total_steps
+
+    @property
+    def num_hosts(self) -> int:
+        """How many hosts the ranks that were heard of are on; two hosts may share a name."""
+        return len(self._gpus)
 
     def hosts(self) -> Mapping[int, str]:
         """The names of the hosts of this attempt, by rank."""

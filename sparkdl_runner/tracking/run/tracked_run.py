@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -33,19 +33,19 @@ from sparkdl_runner.tracking.report.run_summary import (
 )
 from sparkdl_runner.tracking.run import left_run, undelivered
 from sparkdl_runner.tracking.run import parameters_and_tags as description
-from sparkdl_runner.tracking.run.attempts import Attempts
 from sparkdl_runner.tracking.run.delivery import Delivery, TrackingServer
 from sparkdl_runner.tracking.run.heartbeat import Heartbeat
 from sparkdl_runner.tracking.run.journal import Journal, earlier_values
-from sparkdl_runner.tracking.run.left_run import LeftRun, report_facts
+from sparkdl_runner.tracking.run.left_run import LeftRun
+from sparkdl_runner.tracking.run.log_uploads import LogUploads
 from sparkdl_runner.tracking.run.opening.lease import Lease, held_here, require_not_held
 from sparkdl_runner.tracking.run.opening.named import NamedRun, returned_entry
 from sparkdl_runner.tracking.run.opening.opened import Opened, open_run
 from sparkdl_runner.tracking.run.opening.run_name import RunName
 from sparkdl_runner.tracking.run.opening.run_start import start_run
 from sparkdl_runner.tracking.run.opening.ticket import ticket_of
-from sparkdl_runner.tracking.run.rank_reports import RankReports
 from sparkdl_runner.tracking.run.run_end import RunEnd, status_of
+from sparkdl_runner.tracking.run.run_state import RunState
 from sparkdl_runner.tracking.run.server import (
     REQUEST_SECONDS,
     credentials,
@@ -78,7 +78,6 @@ class TrackedRun(Reports):
         self._opened = opened
         self.run_id: str = opened.run.info.run_id
         self.client = opened.client
-        self._run_name: str = opened.run.info.run_name or self.run_id
         self._credentials = credentials(opened.uri)
         self._redact = Redactor([*secrets_of(), *secrets_of(self._credentials), *secrets])
         self._spool = Spool(private_folder(SPOOLS) / f"{self.run_id}.jsonl")
@@ -93,9 +92,11 @@ class TrackedRun(Reports):
         self._journal = Journal(params, last_steps, self._redact)
         self._folder = RunFolder()
         self._delivery = Delivery(self._spool, TrackingServer(opened.uri, self.run_id))
-        self._ranks = RankReports()
+        self.state = RunState(
+            opened.run.info.run_name or self.run_id, self._redact, opened, attempts
+        )
+        self._ranks, self._attempts = self.state.ranks, self.state.attempts
         self._undelivered = Undelivered(self.run_id, left_at)
-        self._attempts = Attempts(self._ranks, opened, attempts)
         self._own: list[Entry] = []
         """Parameters of the package, not of the function, that wait to be logged."""
         self._opened_at = time.monotonic()
@@ -105,6 +106,7 @@ class TrackedRun(Reports):
         self._left = LeftRun(tracking_uri=opened.uri, lease=lease.own.lease, is_ours=opened.is_ours)
         self._left.write(self.run_id)
         self._end = RunEnd(opened, self._folder, self._problems)
+        self._log_uploads = LogUploads(opened, self._folder.path)
         self._heartbeat = Heartbeat(
             self._ranks,
             self._attempts,
@@ -150,6 +152,7 @@ class TrackedRun(Reports):
         held_here.add(run.run_id)
         run._log([*lease.entries(), *(named.entries() if named is not None else ())])
         run._heartbeat.start()
+        run._log_uploads.start()
         run._show_address()
         return run
 
@@ -186,7 +189,7 @@ class TrackedRun(Reports):
         return ticket_of(
             self._opened,
             self._settings,
-            run_name=self._run_name,
+            run_name=self.state.seen.name,
             credentials=self._credentials,
             single_host=single_host,
         )
@@ -202,12 +205,16 @@ class TrackedRun(Reports):
             with suppress(OSError):  # The file is on this host, and the error says so.
                 place = self._folder.keep_value(error.kept)
                 error.add_note(f"It goes to the MLflow run's artifacts as well: {place}.")
-        self._log(self._attempts.end(self._text(error), growth))
+        self._log(self._attempts.end(self.state.text_of(error), growth))
         self._folder.keep_attempt(self._attempts.own[-1])
+
+    def printed(self, world: World, lines: list[str]) -> bool:
+        """See ``Reports.printed``."""
+        return self.state.printed(world, lines)
 
     def progress(self, world: World, report: dict[str, Any]) -> None:
         """See ``Reports.progress``."""
-        self._own += self._ranks.add(world, report)
+        self._own += self.state.add(world, report)
         if dropped := report.get("dropped"):
             self._count_lost(dropped)
 
@@ -215,7 +222,8 @@ class TrackedRun(Reports):
         """See ``Reports.logged``."""
         self._log(entries)
         names = [entry[2] for entry in entries if entry[:2] == ["tag", NAME_TAG]]
-        self._run_name = names[-1] if names else self._run_name
+        self.state.seen.name = names[-1] if names else self.state.seen.name
+        self.state.logged(world, entries)
         if any(entry[0] in ("param", "metric") for entry in entries):
             self._log_own()
 
@@ -235,7 +243,7 @@ class TrackedRun(Reports):
 
     def host_metrics(self, world: World, values: dict[str, float]) -> None:
         """See ``Reports.host_metrics``."""
-        self._ranks.add_host(world, values)
+        self.state.host_metrics(world, values)
         began_at = self._opened.run.info.start_time / 1000
         self._log(host_entries(world, values, began_at=began_at, now=time.time()))
 
@@ -252,6 +260,7 @@ class TrackedRun(Reports):
 
     def slow_ranks(self, text: str) -> None:
         """See ``Reports.slow_ranks``."""
+        self.state.slow_ranks(text)
         self._log([["tag", SLOW_TAG, text]])
 
     def preflight(self, report: dict[str, Any]) -> None:
@@ -296,13 +305,14 @@ class TrackedRun(Reports):
             raise
         finally:
             self._heartbeat.stop()
+            self._log_uploads.stop(0)
             held_here.discard(self.run_id)
             if not self._delivery.close(0) and not self._left.status:
                 left_run.forget(self.run_id)
             for warning in [*self._problems, *self._journal.problems, *self._delivery.refused]:
                 _show(f"MLflow: {self._redact(warning)}.")
             if time_use := self._attempts.sentence():
-                _show(f"{self._run_name}: {time_use}.")
+                _show(f"{self.state.seen.name}: {time_use}.")
 
     def _close(self, error: BaseException | None, stopped: str) -> None:
         seconds = self._settings.delivery_timeout_seconds
@@ -328,19 +338,11 @@ class TrackedRun(Reports):
             )
         else:
             self._undelivered.forget()
-        facts = None
-        if self._settings.report:
-            facts = report_facts(
-                self._attempts.own,
-                self._ranks.totals(),
-                self._ranks.hosts(),
-                time_use=self._attempts.sentence(),
-                error=self._text(error),
-                stopped=stopped,
-            )
-        ended = replace(
-            self._left, status=status_of(error, stopped), ended_at=time.time(), report=facts
-        )
+        status = status_of(error, stopped)
+        self.state.end(status, error, stopped)
+        summary = self.state.summary() if self._settings.report else None
+        report = None if summary is None else asdict(summary)
+        ended = replace(self._left, status=status, ended_at=time.time(), report=report)
         if wrong is not None:
             self._left = replace(ended, folder=str(self._folder.path))
             self._left.write(self.run_id)
@@ -349,11 +351,9 @@ class TrackedRun(Reports):
                 f"{self._folder.path}; sparkdl-runner deliver sends them and ends the run"
             )
             return
-        summarize = None if facts is None else ended.summary
+        summarize = None if summary is None else summary.of
+        self._log_uploads.stop(seconds)
         self._end.finish(ended.status, summarize, seconds)
-
-    def _text(self, error: BaseException | None) -> str:
-        return "" if error is None else self._redact(str(error) or type(error).__name__)
 
     def _log(self, entries: list[Entry]) -> None:
         self._spool.put(self._journal.admit(entries))
@@ -372,9 +372,9 @@ class TrackedRun(Reports):
 
     def _show_address(self) -> None:
         address = self._opened.address(self._redact, self._credentials.get("DATABRICKS_HOST"))
-        text = f"MLflow run {self._run_name}: {address}"
+        text = f"MLflow run {self.state.seen.name}: {address}"
         if address.startswith(("http://", "https://")) and in_notebook():
-            name, page = html.escape(self._run_name), html.escape(address)
+            name, page = html.escape(self.state.seen.name), html.escape(address)
             link = f'MLflow run <a href="{page}" target="_blank">{name}</a>'
             with suppress(Exception):  # A notebook that shows no HTML gets the line.
                 show_in_cell({"text/html": link, "text/plain": text})

@@ -76,7 +76,7 @@ MESSAGES = [
         encode,
         (
             Hello(PEER),
-            FilePart("logs/rank-0.log", b"text", True, number=1),
+            FilePart("logs/rank_0", b"text", True, number=1),
             Figure(1, b"a picture", number=4),
             PlainValue('{"value": 1}', number=2),
             ValuePart(b"a part", True, number=3),

@@ -99,10 +99,13 @@ def test_a_run_that_told_nothing_has_a_page_as_well(tmp_path: Path) -> None:
     assert "Time of a step" not in text
 
 
-def test_of_many_ranks_the_page_shows_the_first(tmp_path: Path) -> None:
-    text = page(tmp_path, totals=dict.fromkeys(range(MAX_RANKS + 3), counts()))
-    assert text.count("<td>100</td><td>10 ms</td>") == MAX_RANKS
-    assert "3 more ranks" in text
+def test_of_many_ranks_the_page_shows_the_slowest_first(tmp_path: Path) -> None:
+    totals = {rank: counts(6 + rank / 1000) for rank in range(512)}
+    text = page(tmp_path, totals=totals)
+    ranks = re.findall(r"<tr><td>(\d+)</td><td>[^<]*</td><td>100</td>", text)
+    assert ranks == [str(rank) for rank in range(511, 511 - MAX_RANKS, -1)]
+    assert "<h2>Time of a step: the 32 slowest of 512 ranks</h2>" in text
+    assert "Rank 511 is the slowest" in text
 
 
 def test_the_slowest_rank_is_the_one_that_waits_least_for_the_others() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkdl_runner.rank.world import Peer, assign_ranks
+from sparkdl_runner.tracking.report import run_folder
 from sparkdl_runner.tracking.report.run_folder import RunFolder
 
 WORLD = assign_ranks(
@@ -28,8 +29,22 @@ def test_the_parts_of_a_file_are_put_together_and_a_first_part_begins_it_anew(
     folder: RunFolder,
 ) -> None:
     for data, is_first in ((b"old", True), (b"one ", True), (b"two", False)):
-        folder.keep_part(WORLD, "logs/rank-0.log", data, is_first=is_first)
-    assert (folder.path / "logs" / "attempt-2" / "rank-0.log").read_bytes() == b"one two"
+        folder.keep_part(WORLD, "traces/a", data, is_first=is_first)
+    assert (folder.path / "traces" / "attempt-2" / "a").read_bytes() == b"one two"
+
+
+def test_a_log_becomes_chunks_of_whole_parts_in_the_order_of_their_names(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_folder, "MAX_CHUNK_BYTES", 8)
+    for data, is_first in ((b"old", True), (b"1234", True), (b"5678", False), (b"9", False)):
+        folder.keep_part(WORLD, "logs/rank_0", data, is_first=is_first)
+    folder.keep_part(WORLD, "logs/rank_1", b"x", is_first=True)
+    chunks = sorted((folder.path / "logs" / "rank_0").iterdir())
+    assert [chunk.name for chunk in chunks] == [
+        f"attempt-2-{number:02}.chunk.txt" for number in (0, 1)
+    ]
+    assert [chunk.read_bytes() for chunk in chunks] == [b"12345678", b"9"]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +68,7 @@ def test_it_may_be_removed_when_it_is_gone(folder: RunFolder) -> None:
     folder.remove()
 
 
-@pytest.mark.parametrize("kind", ["logs", "traces", "figures"])
+@pytest.mark.parametrize("kind", ["traces", "figures"])
 def test_a_file_is_kept_with_its_attempt(folder: RunFolder, kind: str) -> None:
     folder.keep_part(WORLD, f"{kind}/a", b"x", is_first=True)
     assert (folder.path / kind / f"attempt-{WORLD.attempt}" / "a").read_bytes() == b"x"

@@ -20,10 +20,13 @@ from sparkdl_runner.tracking.settings import Tracking
 
 def listening(said: list[object], own: list[object]) -> SimpleNamespace:
     run = SimpleNamespace(
-        _run_name="of the driver",
+        state=SimpleNamespace(
+            seen=SimpleNamespace(name="of the driver"),
+            logged=lambda world, entries: None,
+            add=lambda world, report: [],
+        ),
         _log=said.append,
         _own=own,
-        _ranks=SimpleNamespace(add=lambda world, report: []),
         _journal=Journal({}, {}, Redactor()),
     )
     run._log_own = lambda: TrackedRun._log_own(run)
@@ -50,7 +53,7 @@ def test_the_name_that_rank_0_gave_the_run_last_is_its_name() -> None:
         (renamed, "last"),
     ):
         TrackedRun.logged(run, None, entries)
-        assert run._run_name == name
+        assert run.state.seen.name == name
     assert said == [[["param", "a", "1"]], renamed[:1], renamed]
 
 
@@ -95,7 +98,7 @@ def test_a_page_of_the_run_is_a_link_in_a_notebook(
         _opened=SimpleNamespace(address=lambda redact, host: address),
         _redact=str,
         _credentials={},
-        _run_name="<b>",
+        state=SimpleNamespace(seen=SimpleNamespace(name="<b>")),
     )
     TrackedRun._show_address(run)
     line = f"MLflow run <b>: {address}"

@@ -16,15 +16,19 @@ import pytest
 
 from open_files import no_file_left_open
 from sparkdl_runner.launch.agent import rank_folder
-from sparkdl_runner.launch.agent.rank_folder import ABANDONED_SECONDS, RankFolder, leave_files
-from sparkdl_runner.launch.wire.messages import FilePart
+from sparkdl_runner.launch.agent.rank_folder import (
+    ABANDONED_SECONDS,
+    RankFolder,
+    leave_traces,
+    log_sender,
+)
+from sparkdl_runner.launch.wire.messages import REFUSED, FilePart, LogPart
 from sparkdl_runner.tracking.rank_run import folder_prefix
 
 EMPTY = SimpleNamespace(path=None, size_bytes=0)
 """The log of a rank that has printed nothing."""
 HOLD = """
 import sys, time
-from sparkdl_runner.launch.wire.messages import FilePart
 from sparkdl_runner.launch.agent.rank_folder import RankFolder
 folder = RankFolder(sys.argv[1])
 print("held", flush=True)
@@ -109,17 +113,57 @@ def test_the_log_and_traces_are_sent_in_parts_up_to_a_limit(tmp_path, monkeypatc
     (folder / "artifacts" / "empty").touch()
     (folder / "artifacts" / "link").symlink_to(log)
     sent: list[FilePart] = []
-    leave_files(world, folder, SimpleNamespace(path=log, size_bytes=10), sent.append)
+    log_sender(world, SimpleNamespace(path=log, size_bytes=10), sent.append)(FilePart)
+    leave_traces(world, folder, sent.append)
     cut = f"\n... cut here: all of it is in {log} on host h\n".encode()
     assert sent == [
-        FilePart("logs/rank-3.log", b"0123", True),
-        FilePart("logs/rank-3.log", b"4567", False),
-        FilePart("logs/rank-3.log", cut, False),
+        FilePart("logs/rank_3", b"0123", True),
+        FilePart("logs/rank_3", b"4567", False),
+        FilePart("logs/rank_3", cut, False),
         FilePart("traces/b.json", b"012", True),
         FilePart("traces/steps/a.json", b"0123", True),
         FilePart("traces/steps/a.json", b"4567", False),
     ]
     sent.clear()
     for gone in (SimpleNamespace(path=tmp_path / "gone", size_bytes=1), EMPTY):
-        leave_files(world, tmp_path / "without", gone, sent.append)
+        log_sender(world, gone, sent.append)(FilePart)
+    leave_traces(world, tmp_path / "without", sent.append)
     assert sent == []
+
+
+def test_a_log_that_grows_is_sent_line_by_line_and_no_byte_of_it_twice(tmp_path):
+    path = tmp_path / "rank-0.log"
+    path.touch()
+    log = SimpleNamespace(path=path, size_bytes=0)
+    sent: list[FilePart] = []
+    is_refusing = False
+
+    def take(part: FilePart) -> None:
+        if is_refusing:
+            part.number = REFUSED
+        else:
+            sent.append(part)
+
+    def print_line(line: bytes) -> None:
+        with path.open("ab") as file:
+            file.write(line)
+        log.size_bytes += len(line)
+
+    send = log_sender(SimpleNamespace(rank=0, place="h"), log, take)
+    send(LogPart)
+    print_line(b"one\n")
+    send(LogPart)
+    send(LogPart)
+    print_line(b"two\nbegun")
+    is_refusing = True
+    send(LogPart)  # The driver takes nothing now.
+    is_refusing = False
+    send(LogPart)
+    print_line(b" and ended\n")
+    send(FilePart)
+    send(FilePart)
+    assert b"".join(part.data for part in sent) == path.read_bytes()
+    assert [part.data for part in sent[:2]] == [b"one\n", b"two\n"]
+    assert [part.is_first for part in sent] == [True, *[False] * (len(sent) - 1)]
+    assert {type(part) for part in sent[:2]} == {LogPart}
+    assert type(sent[-1]) is FilePart

@@ -9,15 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from test_log_channel import PEERS, WORLDS, Recorder, client_of, server_of
 
+from sparkdl_runner.launch.agent.outbox import Outbox
 from sparkdl_runner.launch.wire import network
 from sparkdl_runner.launch.wire.channel import ChannelAddress
 from sparkdl_runner.launch.wire.frames import NONCE_BYTES, FrameCodec, receive_frame
 from sparkdl_runner.launch.wire.message_json import decode, encode
 from sparkdl_runner.launch.wire.messages import (
+    REFUSED,
     Confirmed,
     Ended,
     Hello,
     Logged,
+    LogPart,
     Ping,
     Placed,
     Progress,
@@ -104,3 +107,16 @@ def test_what_arrives_again_is_confirmed_again_and_counts_once():
                 assert receive_next(agent, incoming, Confirmed).number == number
     server.close()
     assert [entries[0][4] for _, _, entries in recorder.heard] == [1, 2, 3]
+
+
+def test_a_part_of_a_growing_log_that_is_refused_says_so_and_is_not_counted_as_lost():
+    outbox = Outbox()
+    parts = [LogPart("logs/rank_0", b"x", False) for _ in range(LogPart.most_waiting + 1)]
+    for part in parts:
+        outbox.put(part)
+    assert [part.number for part in parts] == [*range(1, len(parts)), REFUSED]
+    outbox.confirm(len(parts))
+    assert outbox.lost_reports == 0
+    parts[-1] = LogPart("logs/rank_0", b"x", False)
+    outbox.put(parts[-1])
+    assert parts[-1].number == len(parts)
