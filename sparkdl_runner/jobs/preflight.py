@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from contextlib import nullcontext
 from typing import Any
@@ -36,11 +35,10 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--full", action="store_true", help="measure for 20 seconds, not for 2")
     parser.add_argument("--master", help="Spark's master, such as spark://HOST:7077")
-    parser.add_argument("--json", action="store_true", help="print all that was measured as JSON")
     parser.set_defaults(run=_run)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     num_proc = arguments.num_proc
     if arguments.master:
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master {arguments.master} pyspark-shell"
@@ -48,5 +46,5 @@ def _run(arguments: argparse.Namespace) -> int:
     with nullcontext() if num_proc < 0 else spark_session("preflight", slots=num_proc):
         runner = DistributedRunner(num_proc=num_proc, backend=arguments.backend, run_config=config)
         report = runner.preflight()
-    print(json.dumps(report) if arguments.json else "\n".join(report["lines"]), flush=True)
-    return int(any(is_bad for _, _, is_bad in report["findings"]))
+    print("\n".join(report["lines"]), flush=True)
+    return {"exit_code": int(any(is_bad for _, _, is_bad in report["findings"])), **report}
