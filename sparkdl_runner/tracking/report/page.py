@@ -9,6 +9,7 @@ from string import Template
 
 from sparkdl_runner.tracking.report.run_summary import (
     ENDS,
+    RATE,
     AttemptRow,
     Points,
     RunSummary,
@@ -72,9 +73,9 @@ def sections_of(summary: RunSummary) -> str:
 
 
 def _curve(name: str, points: Points) -> str:
-    """A line from the first point to the last, between the least and the greatest value."""
+    """A line from the first point to the last. A rate begins at 0: small changes look small."""
     at, values = [x for x, _ in points], [y for _, y in points]
-    least, most = min(values), max(values)
+    least, most = 0.0 if name == RATE else min(values), max(values)
     wide, high = (at[-1] - at[0]) or 1.0, (most - least) or 1.0
     path = " ".join(
         f"{_WIDTH * (x - at[0]) / wide:.1f},{_HEIGHT - _HEIGHT * (y - least) / high:.1f}"

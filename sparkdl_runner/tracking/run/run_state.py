@@ -67,16 +67,17 @@ class RunState(Reports):
     def add(self, world: World, report: dict[str, Any]) -> list[Entry]:
         """Takes a rank's report; see ``RankReports.add``."""
         entries = self.ranks.add(world, report)
+        if world.rank != 0:
+            return entries
+        latest = report["latest"].items()
+        self.seen.metrics = {self._redact.name(name): value for name, value in latest}
         now, (rated_at, before) = time.time(), self._rated
-        if world.rank == 0 and report["step"] and now - rated_at >= RATE_SECONDS:
+        if report["step"] and now - rated_at >= RATE_SECONDS:
             count = sum(counts.samples for counts in self.ranks.totals().values())
             self._rated = now, count
             if rated_at and count > before:
                 rate = (count - before) / (now - rated_at)
                 _add(self.seen.curves.setdefault(RATE, []), report["step"], rate)
-        if world.rank == 0:
-            latest = report["latest"].items()
-            self.seen.metrics = {self._redact.name(name): value for name, value in latest}
         return entries
 
     def logged(self, world: World, entries: list[Entry]) -> None:
