@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain, repeat, zip_longest
 from typing import Any
 
 from sparkdl_runner.rank.world import World
@@ -138,18 +139,18 @@ def differences(
     first = next(iter(sums.values()), [])
     if not any(copies.values()) and all(own == first for own in sums.values()):
         return different  # As nearly always: of thousands of ranks, one by one takes seconds.
-    for at in range(max(map(len, sums.values()), default=0)):
-        of_copies: dict[str | None, dict[int, int | None]] = {}
-        for rank in sorted(sums):
-            own = copies[rank]
-            key = own[at] if own and at < len(own) else None
-            value = sums[rank][at] if at < len(sums[rank]) else None
-            of_copies.setdefault(key, {})[rank] = value
-        for values in of_copies.values():
-            usual = Counter(values.values()).most_common(1)[0][0]  # The first of equally many.
-            for rank, value in values.items():
-                if value != usual:
-                    different.setdefault(rank, []).append(at)
+    ranks = sorted(sums)
+    columns = zip_longest(*(sums[rank] for rank in ranks))
+    holders = zip_longest(*(copies[rank] or () for rank in ranks))
+    for number, (values, keys) in enumerate(zip(columns, chain(holders, repeat(())), strict=False)):
+        keys = keys or (None,) * len(ranks)
+        if len(set(zip(keys, values, strict=True))) == len(set(keys)):
+            continue  # All of each copy are equal.
+        for copy in set(keys):
+            own = [at for at, key in enumerate(keys) if key == copy]
+            usual = Counter(values[at] for at in own).most_common(1)[0][0]  # The first of equals.
+            for odd in (at for at in own if values[at] != usual):
+                different.setdefault(ranks[odd], []).append(number)
     return different
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
-from sparkdl_runner.base.whole_number import require_whole
+from sparkdl_runner.base.whole_number import whole_number
 from sparkdl_runner.rank import replicas
 
 # Weights that were never made equal differ from the second step on.
@@ -25,28 +26,35 @@ class ReplicaCheck:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer | None,
-        every_steps: int,
+        every_steps: int | None,
         ends_run: bool,
     ) -> None:
         self._number = next(_models)
         self._model, self._optimizer = model, optimizer
-        self._every_steps, self._ends_run = every_steps, ends_run
-        self._step = 0
+        self._every_steps, self._ends_run = whole_number("every_steps", every_steps), ends_run
+        self._step = self._looks = 0
         self._names: list[str] = []
         self._pending: tuple[int, list[str], list[str], Tensor, Any] | None = None
-        self._hook = model.register_forward_pre_hook(self._before_forward)
+        self.hook: RemovableHandle | None = None
 
     def remove(self) -> None:
         """Ends the check."""
-        self._hook.remove()
+        if self.hook is not None:
+            self.hook.remove()
 
-    def _before_forward(self, model: nn.Module, _inputs: Any) -> None:
-        if not model.training or not torch.is_grad_enabled():
+    def look(self, step: int) -> None:
+        """Tells of a check that is done, and begins one if it is due at this step."""
+        if self._every_steps is None or not replicas.is_connected():
             return
-        self._step += 1
         self._tell()
-        if self._step == FIRST_STEP or self._step % self._every_steps == 0:
+        self._step, self._looks = step, self._looks + 1
+        if self._looks == FIRST_STEP or step % self._every_steps == 0:
             self._begin()
+
+    def before_forward(self, model: nn.Module, _inputs: Any) -> None:
+        """Looks, if the call is one that trains."""
+        if model.training and torch.is_grad_enabled():
+            self.look(self._step + 1)
 
     def _begin(self) -> None:
         """Computes the sums. On a GPU nobody waits for them: they are told at a later step."""
@@ -112,10 +120,9 @@ def verify_replicas(
     Example:
         >>> verify_replicas(model, every_steps=500)  # doctest: +SKIP
     """
-    every = require_whole("every_steps", every_steps, least=1)
-    check = ReplicaCheck(model, optimizer, every, ends_run)
-    if not replicas.is_connected():
-        check.remove()
+    check = ReplicaCheck(model, optimizer, every_steps, ends_run)
+    if replicas.is_connected():
+        check.hook = model.register_forward_pre_hook(check.before_forward)
     return check
 
 
@@ -138,9 +145,9 @@ def _local(tensor: Tensor) -> tuple[str, Tensor]:
     if placements is None:
         return "", tensor.detach()
     mesh: Any = tensor.device_mesh
-    place = mesh.get_coordinate() or ()
-    shard = [at for at, one in zip(place, placements, strict=False) if not one.is_replicate()]
-    return f"{placements}{shard}", tensor.to_local().detach()
+    place = zip(mesh.get_coordinate() or (), placements, strict=False)
+    holders = mesh.mesh[tuple(slice(None) if one.is_replicate() else at for at, one in place)]
+    return f"{placements} of rank {int(holders.min())}", tensor.to_local().detach()
 
 
 def _sum_of_bits(tensor: Tensor) -> Tensor:

@@ -7,8 +7,7 @@ import shutil
 import subprocess
 import sys
 
-MOST_SECONDS = 2.0
-MOST_CHARACTERS = 16 * 1024
+MOST_SECONDS, MOST_CHARACTERS = 2.0, 16 * 1024
 
 
 def ask(pid: int, *, of_all_hosts: bool) -> str:
@@ -22,11 +21,10 @@ def ask(pid: int, *, of_all_hosts: bool) -> str:
 
 
 def _answer(command: list[str]) -> str:
-    nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
     try:
         done = subprocess.run(
-            command, stdin=nothing, stdout=pipe, stderr=subprocess.STDOUT, timeout=MOST_SECONDS
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=MOST_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"({error})"
-    return done.stdout.decode(errors="replace")[:MOST_CHARACTERS].strip()
+    return (done.stdout + done.stderr).decode(errors="replace")[:MOST_CHARACTERS].strip()

@@ -62,8 +62,7 @@ class WorkerProcess:
         """Looks that began before the process did, or before it was taken."""
         self.events: queue.SimpleQueue[object] = queue.SimpleQueue()
         """Requests of others: ``Stop`` or ``Release``. The worker's supervisor adds its own."""
-        self.is_first = False
-        """Whether it is rank 0."""
+        self.is_first = False  # Whether it is rank 0.
         self.collectives: dict[str, Any] = {}
         """What it told of them at the place in its code where it is now."""
         self._asking = threading.Lock()

@@ -19,23 +19,22 @@ class StuckCollective:
     name: str
     waiting: frozenset[int]
     absent: frozenset[int]
-    instead: str
+    last: str
     """What the absent ranks called last in the group; empty if not all the same, or nothing."""
 
     def __str__(self) -> str:
         """A sentence."""
-        wait = f"{_ranks(self.waiting)} wait{'s' if len(self.waiting) == 1 else ''}"
-        have = f"{_ranks(self.absent).lower()} {'has' if len(self.absent) == 1 else 'have'}"
-        last = f": the last there was {self.instead}" if self.instead else ""
+        waiting, absent = ranges(sorted(self.waiting)), ranges(sorted(self.absent))
+        wait = f"Ranks {waiting} wait" if len(self.waiting) > 1 else f"Rank {waiting} waits"
+        have = f"ranks {absent} have" if len(self.absent) > 1 else f"rank {absent} has"
+        last = f": the last there was {self.last}" if self.last else ""
         return f"{wait} in {self.name}, which {have} not called{last}."
 
 
 def find(ranks: Sequence[int], stacks: Mapping[int, Stacks]) -> list[StuckCollective]:
-    """The collectives that never end, as ranks do not call the same; the fewest absent first.
+    """The collectives that never end, as these ranks, which run, do not call the same ones.
 
-    Args:
-        ranks: Those that run: of others it is known why they are not there.
-        stacks: Their answers, by rank.
+    Those with the fewest absent ranks are first.
     """
     told = {rank: stacks[rank].collectives for rank in ranks if rank in stacks}
     calls: Calls = {rank: of["calls"] for rank, of in told.items() if of}
@@ -80,7 +79,3 @@ def _of_group(where: str, members: Sequence[int], calls: Calls) -> Iterator[Stuc
 def _name(call: Mapping[str, Any]) -> str:
     number = f" number {call['number']}" if call["number"] else ""
     return f"{call['call']}{number} of {call['where']}"
-
-
-def _ranks(ranks: frozenset[int]) -> str:
-    return f"Rank{'s' if len(ranks) > 1 else ''} {ranges(sorted(ranks))}"

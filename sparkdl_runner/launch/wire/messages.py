@@ -194,7 +194,7 @@ class Stacks(Message):
     unanswered: list[str]
     """The addresses of hosts that do not acknowledge what the worker sent."""
     collectives: dict[str, Any] = field(default_factory=dict)
-    """``calls``, by ``worker.collectives``; empty if nothing is known."""
+    """``calls``, by ``worker.collectives``; or empty."""
 
 
 @dataclass

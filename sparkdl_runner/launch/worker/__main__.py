@@ -157,8 +157,8 @@ def _run(line: WorkerPipe, backend: Backend, envelope: Envelope) -> int:
         with suppress(Exception):  # The error itself must be reported in any case.
             if note := backend.advice(error) or gpu_memory.advice(error) or advice(error):
                 error.add_note(note)
-            if str(error).startswith(backend.raised_by_all):
-                error.add_note(f"This rank called {collectives.call_of(error)}.")
+            if call := collectives.call_of(error):
+                error.add_note(f"This rank called {call}.")
         _send_failure(line, backend, error, recorder.num_entries)
         recorder.close()  # After the failure is sent, as sending metrics may fail or take long.
         line.send(Delivered())

@@ -18,22 +18,27 @@ from typing import Any
 _MOST_OF_A_GROUP, _MOST_GROUPS, _MOST_CHARACTERS = 8, 16, 120
 # Ranks may give these tensors of different shapes.
 _UNEVEN = ("all_gather", "all_to_all", "gather", "scatter")
+_C10D = "torch._C._distributed_c10d"
 _HOROVOD = ("/horovod/torch/mpi_ops.py", "/horovod/torch/optimizer.py")
 
 
 def record() -> None:
     """Has torch's flight recorder record where it would not, unless the user has said how much."""
     # Later ones record by default, and warn of this name.
-    if not hasattr(_c10d(), "_dump_fr_trace_json") and "TORCH_FR_BUFFER_SIZE" not in os.environ:
+    if (
+        not hasattr(sys.modules.get(_C10D), "_dump_fr_trace_json")
+        and "TORCH_FR_BUFFER_SIZE" not in os.environ
+    ):
         os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
 
 
-def last_calls(stack: Sequence[FrameType]) -> list[dict[str, Any]]:
-    """The newest calls of each group, in values of JSON; ``stack`` has the innermost frame first.
+def last_calls(thread: int) -> list[dict[str, Any]]:
+    """The newest calls of each group, in values of JSON. Horovod's are looked for in a thread.
 
     Each says what was called (``call``), in which group (``where``, and its ``ranks`` if it has not
     all), the ``number`` that the call has there (0 where none is counted), and if it is ``done``.
     """
+    stack = [frame for frame, _ in traceback.walk_stack(sys._current_frames()[thread])]
     return _of_horovod(stack) or _of_torch()
 
 
@@ -44,7 +49,9 @@ def call_of(error: BaseException) -> str:
 
 
 def _of_torch() -> list[dict[str, Any]]:
-    dumps = (getattr(_c10d(), f"_dump_{kind}_trace_json", None) for kind in ("nccl", "fr"))
+    dumps = (
+        getattr(sys.modules.get(_C10D), f"_dump_{kind}_trace_json", None) for kind in ("nccl", "fr")
+    )
     entries = [entry for dump in dumps if dump for entry in json.loads(dump()).get("entries", ())]
     groups: dict[str, dict[int, dict[str, Any]]] = {}
     for entry in reversed(entries):
@@ -87,7 +94,3 @@ def _of_horovod(stack: Sequence[FrameType]) -> list[dict[str, Any]]:
 def _call(call: str, where: str, ranks: object, number: int, done: bool) -> dict[str, Any]:
     named = {"call": call[:_MOST_CHARACTERS], "where": where[:_MOST_CHARACTERS]}
     return {**named, "ranks": ranks, "number": number, "done": done}
-
-
-def _c10d() -> Any:
-    return sys.modules.get("torch._C._distributed_c10d")

@@ -66,9 +66,7 @@ def start(line: WorkerPipe, backend: Backend) -> None:
             place, still = pulse.place, still + 1 if pulse.place == place else 0
             if still % 10 == 2:  # It costs 0.1 s, as it goes through all that torch has recorded.
                 with suppress(Exception):  # Versions differ; and the main thread may go on.
-                    stack = _stack(sys._current_frames().get(main.ident or 0))
-                    pulse.collectives = {"calls": collectives.last_calls(stack)}
-                    del stack
+                    pulse.collectives = {"calls": collectives.last_calls(main.ident or 0)}
             try:
                 line.send(pulse)
             except OSError:

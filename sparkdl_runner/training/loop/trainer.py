@@ -25,6 +25,7 @@ from sparkdl_runner.training.loop.losses import ClassWeights, Loss, Losses, Pair
 from sparkdl_runner.training.loop.metrics import Metrics
 from sparkdl_runner.training.loop.module import made
 from sparkdl_runner.training.loop.ranks import MakeOptimizer, Strategy, connect
+from sparkdl_runner.training.replicas import ReplicaCheck
 
 Hook = Callable[["Trainer"], None]
 History = list[dict[str, float]]
@@ -42,6 +43,8 @@ class Trainer:
 
     Args:
         checkpoints: Where the training goes on from, and is saved to when it is due and at its end.
+        verify_replicas_every_steps: How often the driver compares all ranks' parameters, and says
+            which rank differs; None is never. ``verify_replicas(trainer.network)`` can do more.
         on_step: Called after each step, on every rank.
         on_epoch: Called after each epoch, on every rank. Where a hook sets ``should_stop``, on any
             rank, the training of all ends after this epoch.
@@ -71,6 +74,7 @@ class Trainer:
         strategy: Strategy = "ddp",
         early_stopping: EarlyStopping | None = None,
         checkpoints: CheckpointManager | None = None,
+        verify_replicas_every_steps: int | None = 200,
         seed: int = 0,
         on_step: Hook | None = None,
         on_epoch: Hook | None = None,
@@ -92,6 +96,7 @@ class Trainer:
             class_weights=plan.class_weights,
             sample_weight_col=plan.sample_weight_col,
         )
+        self._replicas = ReplicaCheck(self.model, None, verify_replicas_every_steps, ends_run=False)
         self.metrics = Metrics(plan.metrics or {}, plan.label_cols, self.ranks)
         self.learning_rate = LearningRate(
             self.optimizer,
@@ -284,6 +289,7 @@ class Trainer:
         with self.learning_rate.of_step(epochs_done):
             ranks.step(self.optimizer, self.model, self.gradient_clip_norm)
         self.step += 1
+        self._replicas.look(self.step)
         return rows
 
     def _save(self, train_data: Any) -> None:

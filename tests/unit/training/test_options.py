@@ -45,6 +45,7 @@ def test_the_written_signature_of_the_estimator_is_the_description() -> None:
 def test_the_written_signature_of_the_trainer_is_the_description() -> None:
     written = dict(inspect.signature(Trainer).parameters)
     assert {written.pop(name).default for name in OF_A_TRAINER} == {None}
+    assert written.pop("verify_replicas_every_steps").default == 200
     assert set(written) <= OPTIONS.keys()
     for name, one in written.items():
         default = OPTIONS[name].default

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from sparkdl_runner import verify_replicas
+from sparkdl_runner import Trainer, verify_replicas
 from sparkdl_runner.rank import replicas
 from sparkdl_runner.rank.replicas import MOST_TURNS, Replicas, differences
 from sparkdl_runner.rank.world import Peer, assign_ranks
@@ -145,6 +147,32 @@ def test_outside_of_a_rank_and_without_parameters_nothing_is_told(sent, monkeypa
     verify_replicas(model)
     trained(model, torch.optim.SGD(model.parameters(), lr=0.1), 3)
     assert sent == []
+
+
+def loop(model, **options):
+    rows = [{"features": torch.ones(2, 3), "label": torch.zeros(2, 1)}] * 24
+    optimizer = partial(torch.optim.SGD, lr=0.1)
+    trainer = Trainer(model, optimizer, nn.functional.mse_loss, **options)
+    trainer.fit(rows, epochs=1)
+    return trainer
+
+
+def test_a_trainer_tells_after_its_steps_and_leaves_the_model_as_it_is(sent):
+    trainer = loop(nn.Linear(3, 1), verify_replicas_every_steps=5)
+    assert [one["step"] for one in sent] == [2, 5, 10, 15, 20]
+    assert not any(one["ends_run"] for one in sent)
+    assert sent[0]["names"] == ["weight", "bias"]
+    assert not trainer.model._forward_pre_hooks, "a model with hooks could not be saved"
+    first = len(sent)
+    loop(nn.Linear(3, 1), verify_replicas_every_steps=5, gradient_accumulation_steps=4)
+    assert [one["step"] for one in sent[first:]] == [2, 5], "passes without an allreduce are none"
+
+
+def test_a_trainer_tells_nothing_if_it_is_not_to(sent):
+    loop(nn.Linear(3, 1), verify_replicas_every_steps=None)
+    assert sent == []
+    with pytest.raises(ValueError, match="every_steps is 0"):
+        loop(nn.Linear(3, 1), verify_replicas_every_steps=0)
 
 
 def test_settings_that_make_no_sense_are_refused():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -48,7 +49,7 @@ def test_the_newest_calls_of_each_group(recorder, kind):
         entry(5, "send", is_p2p=True),
         kind=kind,
     )
-    world, *_, pair = collectives.last_calls([])
+    world, *_, pair = collectives.last_calls(threading.get_ident())
     assert world == {
         "call": "broadcast(Float [1000])",
         "where": "group default_pg",
@@ -63,21 +64,21 @@ def test_the_newest_calls_of_each_group(recorder, kind):
         "number": 1,
         "done": True,
     }
-    numbers = [call["number"] for call in collectives.last_calls([])]
+    numbers = [call["number"] for call in collectives.last_calls(threading.get_ident())]
     assert numbers == [*range(30, 22, -1), 1]
 
 
 def test_what_is_told_is_small_however_many_groups_and_tensors_there_are(recorder):
     many = {"input_dtypes": ["Float"] * 99, "input_sizes": [[7]] * 99}
     recorder(*(entry(n, group=(str(g), "x" * 999), **many) for g in range(20) for n in range(10)))
-    assert len(json.dumps(collectives.last_calls([]))) < 64 * 1024
+    assert len(json.dumps(collectives.last_calls(threading.get_ident()))) < 64 * 1024
 
 
 def test_a_torch_without_a_recorder_tells_nothing(monkeypatch):
     monkeypatch.setitem(sys.modules, C10D, SimpleNamespace())
-    assert collectives.last_calls([]) == []
+    assert collectives.last_calls(threading.get_ident()) == []
     monkeypatch.delitem(sys.modules, C10D)
-    assert collectives.last_calls([]) == []
+    assert collectives.last_calls(threading.get_ident()) == []
 
 
 @pytest.mark.parametrize(
@@ -103,19 +104,11 @@ class Tensor:
     dtype, shape = "torch.float32", (3, 4)
 
 
-def frames_of(source, path="/x/horovod/torch/mpi_ops.py"):
-    """The frames of Horovod's functions, which look at themselves where they would wait."""
-    found = []
-
-    def wait():
-        frame = sys._getframe(1)
-        while frame is not None:
-            found.append(frame)
-            frame = frame.f_back
-
-    place = {"wait": wait}
-    exec(compile(source, path, "exec"), place)
-    return found, place
+def horovod(wait):
+    """Horovod's functions, which call ``wait`` where the ranks would wait for one another."""
+    functions = {"wait": wait}
+    exec(compile(CALL, "/x/horovod/torch/mpi_ops.py", "exec"), functions)
+    return functions
 
 
 CALL = """
@@ -125,7 +118,7 @@ def allreduce_(tensor, name=None, process_set=None):
     handle = 17
     return synchronize(handle)
 class Set:
-    process_set_id, ranks = {id}, [2, 3]
+    process_set_id, ranks = 0, [2, 3]
 """
 
 
@@ -138,17 +131,18 @@ class Set:
     ],
 )
 def test_the_call_of_horovod_that_a_rank_is_in(values, call, where):
-    frames, horovod = frames_of(CALL.format(id=values["id"]))
-    horovod["allreduce_"](Tensor(), values["name"], horovod["Set"]())
-    (found,) = collectives.last_calls(frames)
-    assert (found["call"], found["where"], found["done"]) == (call, where, False)
-    assert found["ranks"] == ([2, 3] if values["id"] else None)
+    found = []
+    hvd = horovod(lambda: found.extend(collectives.last_calls(threading.get_ident())))
+    hvd["Set"].process_set_id = values["id"]
+    hvd["allreduce_"](Tensor(), values["name"], hvd["Set"]())
+    (of_it,) = found
+    assert (of_it["call"], of_it["where"], of_it["done"]) == (call, where, False)
+    assert of_it["ranks"] == ([2, 3] if values["id"] else None)
 
 
 def test_the_call_that_raised_is_found_in_the_error():
-    _, horovod = frames_of(CALL.format(id=0))
-    horovod["wait"] = lambda: 1 / 0
+    hvd = horovod(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError) as raised:
-        horovod["allreduce_"](Tensor(), "grad")
+        hvd["allreduce_"](Tensor(), "grad")
     assert collectives.call_of(raised.value) == "allreduce_ grad(torch.float32 [3, 4])"
     assert collectives.call_of(ValueError("elsewhere")) == ""
