@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from json_documents import document_of, documented
+from sparkdl_runner.base.redaction import Redactor
 from sparkdl_runner.checkpoint import CheckpointManager
 from sparkdl_runner.cli import _COMMANDS, build_horovod, json_document, main
 from sparkdl_runner.cli.command_line import Parser, guarded
@@ -24,6 +25,9 @@ from sparkdl_runner.doctor.report import Report
 from sparkdl_runner.errors import WorkerDiedError
 from sparkdl_runner.jobs import convert, score, train, tune
 from sparkdl_runner.jobs.parsing import command as parsing_command
+from sparkdl_runner.jobs.training.phases import Phases
+from sparkdl_runner.tracking.report.events import events_to
+from sparkdl_runner.tracking.run.rank_reports import RankReports
 
 
 def leaves(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, Any]]:
@@ -106,6 +110,30 @@ def test_a_job_of_a_file_takes_the_flag_too(job, monkeypatch, capsys):
     (line,) = capsys.readouterr().out.splitlines()
     told = json.loads(line)
     assert (told["command"], told["rows"], told["exit_code"]) == (job.name, 3, 0)
+
+
+def test_events_on_standard_output_have_it_alone_and_the_document_is_after_them(
+    monkeypatch, capsys, tmp_path
+):
+    def trained(settings: Any) -> tuple[int, None, Phases]:
+        print("for people")
+        with events_to(settings.events, Redactor([]), RankReports(), "r"):
+            return 3, None, Phases()
+
+    monkeypatch.setattr(train, "train", trained)
+    call = ["run", "module:function", "--np", "-1", "--events"]
+    assert main([*call, "-"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["started", "ended"]
+    assert main([*call, "-", "--json"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert document_of("run", last)["returned"] == 3
+    assert main([*call, str(tmp_path / "events"), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert document_of("run", printed.out)["run_id"] is None
+    assert printed.err == "for people\n"
+    assert len((tmp_path / "events").read_text().splitlines()) == 2
 
 
 def test_an_error_is_a_document_and_keeps_its_exit_code(capsys):
