@@ -240,7 +240,7 @@ import sys
 from dataclasses import replace
 from sparkdl_runner.jobs import train
 from sparkdl_runner.jobs.parsing import command
-job = replace(train.JOB, run=lambda settings: print(settings.model_dump_json()))
+job = replace(train.JOB, run=lambda settings: print(settings.model_dump_json()) or {})
 sys.exit(command.main(job, sys.argv[1:]))
 """
 
