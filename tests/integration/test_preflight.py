@@ -12,6 +12,8 @@ from rank_functions import init
 
 from sparkdl_runner import DistributedRunner, RunConfig
 
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
+
 COLLECTIVE = {"latency", "bandwidth", "clock", "pairs"}
 
 

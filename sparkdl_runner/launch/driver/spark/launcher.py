@@ -139,6 +139,7 @@ class SparkLauncher:
             jvm: Any = self._context._jvm
             none = jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap())
             self._context._jsc.sc().requestTotalExecutors(left, 0, none)
+            self._num_proc = min(self._num_proc, places)  # Nobody waits for slots that cannot come.
         decommission(self._context, bad, "preflight found it slow or faulty")
         return ""
 
