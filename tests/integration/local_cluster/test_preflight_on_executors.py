@@ -42,7 +42,7 @@ def test_the_training_does_without_the_executor_of_a_slow_rank(
         preflight="quick", preflight_excludes=True, tracking=False, events=str(events)
     )
     # Of as many ranks as there are slots, one may be left out.
-    runner = DistributedRunner(num_proc=(1, 2), run_config=config)
+    runner = DistributedRunner(num_proc=(1, 2), backend="horovod", run_config=config)
     assert runner.run(size) == 1
     told = [json.loads(line) for line in events.read_text().splitlines()]
     reports = [one for one in told if one["event"] == "preflight"]
