@@ -6,7 +6,7 @@ import pytest
 
 from sparkdl_runner import DistributedRunner, RunConfig, WorkerFailedError, WorkerHungError
 
-# Ranks tell of their collectives once they have waited for three seconds.
+# Ranks tell of their collectives once they have waited for two seconds.
 CONFIG = RunConfig(tracking=False, hang_timeout_seconds=6)
 
 

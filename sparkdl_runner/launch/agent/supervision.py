@@ -91,7 +91,6 @@ class _Supervision:
         self._send_log = log_sender(self._world, log, self._tell)
         self._sends_value = sends_value
         worker.is_first = envelope.world.rank == 0
-        self._place = 0
         run = envelope.mlflow_run
         self._folder = None if run is None else RankFolder(run["folder"])
         self._redact = Redactor(worker.secrets + secrets_of(envelope.environment))
@@ -307,8 +306,7 @@ class _Supervision:
                 self._tell(messages.Text(text))
             case messages.Pulse():
                 self._lingering = message.lingering
-                if message.collectives or message.place != self._place:
-                    self._place, self._worker.collectives = message.place, message.collectives
+                self._worker.collectives = message.collectives
                 self._observer.pulse(message)
             case Serving() | Delivered() | Returned():
                 self._worker.events.put(message)

@@ -64,7 +64,7 @@ class WorkerProcess:
         """Requests of others: ``Stop`` or ``Release``. The worker's supervisor adds its own."""
         self.is_first = False  # Whether it is rank 0.
         self.collectives: dict[str, Any] = {}
-        """What it told of them at the place in its code where it is now."""
+        """What it told of them with its newest pulse."""
         self._asking = threading.Lock()
         self._requested: set[bytes] = set()
         self._family = uuid.uuid4().hex

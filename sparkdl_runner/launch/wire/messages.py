@@ -315,7 +315,7 @@ class Pulse(Message):
     lingering: str
     """The cause that keeps the process alive after its function returned; else empty."""
     collectives: dict[str, Any] = field(default_factory=dict)
-    """As in ``Stacks``, told now and then while the place stays the same."""
+    """As in ``Stacks``, where neither the place nor their number has changed for a second."""
 
 
 class Delivered(Message):

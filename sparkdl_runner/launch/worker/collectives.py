@@ -16,25 +16,26 @@ from typing import Any
 
 # The root of a broadcast waits for nobody, and so may be ahead of the others.
 _MOST_OF_A_GROUP, _MOST_GROUPS, _MOST_CHARACTERS = 8, 16, 120
-# Ranks may give these tensors of different shapes.
-_UNEVEN = ("all_gather", "all_to_all", "gather", "scatter")
-_C10D = "torch._C._distributed_c10d"
+# Ranks may give these tensors of different shapes (``Op.match`` of torch's flight recorder).
+_UNEVEN = ("all_to_all", "all_gather_v", "reduce_scatter_v", "scatter")
+_C10D, _DUMPS = "torch._C._distributed_c10d", ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 _HOROVOD = ("/horovod/torch/mpi_ops.py", "/horovod/torch/optimizer.py")
+
+_counts: list[bytes] = []
+_calls: list[dict[str, Any]] | None = None
 
 
 def record() -> None:
     """Has torch's flight recorder record where it would not, unless the user has said how much."""
     # Later ones record by default, and warn of this name.
-    if (
-        not hasattr(sys.modules.get(_C10D), "_dump_fr_trace_json")
-        and "TORCH_FR_BUFFER_SIZE" not in os.environ
-    ):
+    if not hasattr(sys.modules.get(_C10D), _DUMPS[1]) and "TORCH_FR_BUFFER_SIZE" not in os.environ:
         os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
 
 
-def last_calls(thread: int) -> list[dict[str, Any]]:
+def last_calls(thread: int) -> list[dict[str, Any]] | None:
     """The newest calls of each group, in values of JSON. Horovod's are looked for in a thread.
 
+    None if torch has called more since this was asked last: to look at all of them costs 0.1 s.
     Each says what was called (``call``), in which group (``where``, and its ``ranks`` if it has not
     all), the ``number`` that the call has there (0 where none is counted), and if it is ``done``.
     """
@@ -48,11 +49,21 @@ def call_of(error: BaseException) -> str:
     return "".join(call["call"] for call in _of_horovod(frames[::-1]))
 
 
-def _of_torch() -> list[dict[str, Any]]:
-    dumps = (
-        getattr(sys.modules.get(_C10D), f"_dump_{kind}_trace_json", None) for kind in ("nccl", "fr")
-    )
-    entries = [entry for dump in dumps if dump for entry in json.loads(dump()).get("entries", ())]
+def _of_torch() -> list[dict[str, Any]] | None:
+    global _counts, _calls
+    module = sys.modules.get(_C10D)
+    dumps = [getattr(module, name) for name in _DUMPS if hasattr(module, name)]
+    before, _counts = _counts, [dump(includeCollectives=False) for dump in dumps]
+    if _counts != before:
+        _calls = None
+    elif _calls is None:
+        _calls = _newest(
+            [entry for dump in dumps for entry in json.loads(dump()).get("entries", ())]
+        )
+    return _calls
+
+
+def _newest(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     groups: dict[str, dict[int, dict[str, Any]]] = {}
     for entry in reversed(entries):
         library, _, call = entry["profiling_name"].partition(":")
@@ -61,7 +72,7 @@ def _of_torch() -> list[dict[str, Any]]:
         if entry["is_p2p"] or number in seen or len(seen) == _MOST_OF_A_GROUP:
             continue
         shapes = zip(entry["input_dtypes"], entry["input_sizes"], strict=False)
-        of = "" if call in _UNEVEN else ", ".join(f"{kind} {size}" for kind, size in shapes)
+        of = ", ".join(f"{kind} {size}" for kind, size in shapes if not call.startswith(_UNEVEN))
         where = name if description in ("", "undefined") else description
         done = entry["retired"] or entry["state"] == "completed"
         seen[number] = _call(f"{call}({of})", f"group {where}", _ranks_of(name), number, done)

@@ -59,14 +59,15 @@ def start(line: WorkerPipe, backend: Backend) -> None:
         )
 
     def beat() -> None:
-        place, still = 0, 0
+        place = 0
         while True:
             # A frame keeps its function's tensors alive, so none may be held while this sleeps.
             pulse = look()
-            place, still = pulse.place, still + 1 if pulse.place == place else 0
-            if still % 10 == 2:  # It costs 0.1 s, as it goes through all that torch has recorded.
+            if pulse.place == place:
                 with suppress(Exception):  # Versions differ; and the main thread may go on.
-                    pulse.collectives = {"calls": collectives.last_calls(main.ident or 0)}
+                    calls = collectives.last_calls(main.ident or 0)
+                    pulse.collectives = {} if calls is None else {"calls": calls}
+            place = pulse.place
             try:
                 line.send(pulse)
             except OSError:

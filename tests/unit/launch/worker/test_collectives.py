@@ -22,12 +22,23 @@ def entry(number, call="all_reduce", size=(1000,), group=("0", "default_pg"), **
     return {**kind, **place, **state, **more}
 
 
+def last_calls():
+    """What this thread tells once it is asked again, since the number of calls is the same."""
+    collectives._counts = [b"others"]
+    assert not collectives.last_calls(threading.get_ident())
+    return collectives.last_calls(threading.get_ident())
+
+
 @pytest.fixture
 def recorder(monkeypatch):
     """Puts a recorder with these entries in place of torch's; groups are those of rank 1 of 3."""
 
     def put(*entries, kind="fr"):
-        dump = {f"_dump_{kind}_trace_json": lambda: json.dumps({"entries": entries}).encode()}
+        def dumped(includeCollectives=True):  # noqa: N803 - torch's name
+            shown = {"entries": entries} if includeCollectives else {"pg_status": len(entries)}
+            return json.dumps(shown).encode()
+
+        dump = {f"_dump_{kind}_trace_json": dumped}
         world = SimpleNamespace(
             pg_names={"world": "0", "pair": "1"},
             pg_group_ranks={"world": {0: 0, 1: 1, 2: 2}, "pair": {2: 1, 1: 0}},
@@ -44,12 +55,12 @@ def recorder(monkeypatch):
 def test_the_newest_calls_of_each_group(recorder, kind):
     recorder(
         *(entry(number) for number in range(1, 30)),
-        entry(1, "all_gather", group=("1", "undefined")),
+        entry(1, "scatter", group=("1", "undefined")),
         entry(30, "broadcast", retired=False),
         entry(5, "send", is_p2p=True),
         kind=kind,
     )
-    world, *_, pair = collectives.last_calls(threading.get_ident())
+    world, *_, pair = last_calls()
     assert world == {
         "call": "broadcast(Float [1000])",
         "where": "group default_pg",
@@ -58,27 +69,59 @@ def test_the_newest_calls_of_each_group(recorder, kind):
         "done": False,
     }
     assert pair == {
-        "call": "all_gather()",  # Shapes may differ there.
+        "call": "scatter()",  # Shapes may differ there.
         "where": "group 1",
         "ranks": [1, 2],
         "number": 1,
         "done": True,
     }
-    numbers = [call["number"] for call in collectives.last_calls(threading.get_ident())]
+    numbers = [call["number"] for call in last_calls()]
     assert numbers == [*range(30, 22, -1), 1]
+
+
+CALLS = ["all_reduce", "broadcast", "all_gather", "gather", "scatter"]
+
+
+@pytest.mark.parametrize("size", [[8], [4, 2], [9]])
+@pytest.mark.parametrize("other", CALLS)
+@pytest.mark.parametrize("call", CALLS)
+def test_calls_are_alike_where_torchs_own_analysis_says_that_they_match(
+    recorder, call, other, size
+):
+    """Of two ranks, by the tool that torch has for its recorder's files."""
+    utils = pytest.importorskip("torch.distributed.flight_recorder.components.utils")
+    result = {"output_sizes": [[16] if call == "all_gather" else [8]], "output_dtypes": ["Float"]}
+    both = [
+        entry(1, one, of, p2p_seq_id=0, time_created_ns=0, **result)
+        for one, of in ((call, [8]), (other, size))
+    ]
+    names = set()
+    for one in both:
+        recorder(one)
+        names |= {found["call"] for found in last_calls()}
+    verdict = utils.match_one_event(*both, {"0": {0, 1}}, "0").state.name
+    assert (len(names) == 1) == (verdict == "FULLY_MATCHED")
 
 
 def test_what_is_told_is_small_however_many_groups_and_tensors_there_are(recorder):
     many = {"input_dtypes": ["Float"] * 99, "input_sizes": [[7]] * 99}
     recorder(*(entry(n, group=(str(g), "x" * 999), **many) for g in range(20) for n in range(10)))
-    assert len(json.dumps(collectives.last_calls(threading.get_ident()))) < 64 * 1024
+    assert len(json.dumps(last_calls())) < 64 * 1024
+
+
+def test_nothing_is_told_while_collectives_are_called(recorder):
+    for number in range(1, 4):
+        recorder(*(entry(one) for one in range(number)))
+        assert collectives.last_calls(threading.get_ident()) is None
+    assert len(collectives.last_calls(threading.get_ident())) == 3
+    assert len(collectives.last_calls(threading.get_ident())) == 3
 
 
 def test_a_torch_without_a_recorder_tells_nothing(monkeypatch):
     monkeypatch.setitem(sys.modules, C10D, SimpleNamespace())
-    assert collectives.last_calls(threading.get_ident()) == []
+    assert last_calls() == []
     monkeypatch.delitem(sys.modules, C10D)
-    assert collectives.last_calls(threading.get_ident()) == []
+    assert last_calls() == []
 
 
 @pytest.mark.parametrize(
