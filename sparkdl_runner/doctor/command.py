@@ -82,6 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a folder that all hosts must be able to write, such as that of checkpoints or of "
         "conversions; may be repeated",
     )
+    parser.add_argument(
+        "--preflight", action="store_true", help="have ranks measure how fast the hosts are, too"
+    )
     parser.set_defaults(run=run)
 
 
@@ -94,6 +97,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         gpus=arguments.gpu,
         tracking_uri=arguments.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI"),
         folders=tuple(arguments.folder),
+        preflight=arguments.preflight,
         conf=dict(arguments.conf),
     )
     report = examine(question)

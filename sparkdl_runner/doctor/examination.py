@@ -19,7 +19,7 @@ import sparkdl_runner.doctor.findings.native
 import sparkdl_runner.doctor.findings.network
 import sparkdl_runner.doctor.findings.resources
 import sparkdl_runner.doctor.findings.session  # noqa: F401
-from sparkdl_runner.doctor import scripts, tracking_server
+from sparkdl_runner.doctor import preflight, scripts, tracking_server
 from sparkdl_runner.doctor.child import Child
 from sparkdl_runner.doctor.findings import packages
 from sparkdl_runner.doctor.findings.checks import (
@@ -104,7 +104,10 @@ def _look_at_everything(question: Question) -> list[Finding]:
             on_cluster=not session["single_host"] if "single_host" in session else on_cluster,
             spark_version=installed.version,
         )
-        return findings + judge(driver, session) + server.result()
+        findings += judge(driver, session)
+        if "master" in session:
+            findings += guarded(preflight.CHECK, lambda: preflight.measure(question))
+        return findings + server.result()
 
 
 def keep_file(url: str, name: str) -> Child:

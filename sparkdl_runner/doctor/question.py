@@ -21,6 +21,7 @@ class Question:
         gpus: Whether ranks need GPUs.
         tracking_uri: MLflow's; None if none is set.
         folders: URLs of folders that all hosts must be able to write.
+        preflight: Whether ranks are to measure how fast the hosts are.
         conf: Spark settings, as spark-submit takes them.
     """
 
@@ -30,6 +31,7 @@ class Question:
     gpus: bool = False
     tracking_uri: str | None = None
     folders: tuple[str, ...] = ()
+    preflight: bool = False
     conf: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -116,15 +116,6 @@ def executors_python(session: dict[str, Any]) -> Finding | None:
     return refused(reason) if reason else None
 
 
-@SESSION("preflight")
-def preflight(session: dict[str, Any]) -> Finding:
-    """Says who measures the hosts: it takes the ranks' own gang."""
-    return not_checked(
-        "how fast the hosts are",
-        advice=f"sparkdl-runner preflight --master {session['master']} measures that in seconds.",
-    )
-
-
 @SESSION("spark.executors", expected="every executor answers")
 def executors(session: dict[str, Any]) -> Finding | None:
     """Whether executors ran a stage at all."""

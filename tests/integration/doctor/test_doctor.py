@@ -230,13 +230,14 @@ def test_all_is_said_where_next_to_nothing_is_installed(tmp_path):
 
 
 def test_a_healthy_host():
-    healthy = run_doctor("--np", "2")
+    healthy = run_doctor("--np", "2", "--preflight")
     assert healthy.exit_code == 0, healthy.output
     assert healthy.report["format"] == 1
     assert healthy.report["num_proc"] == 2
     assert {finding["status"] for finding in healthy.report["findings"]} <= {"ok", "not checked"}
     for check in ("spark.start", "spark.slots", "network.driver", "versions", "horovod.build"):
         assert healthy.finding(check)["status"] == "ok"
+    assert "allreduce" in healthy.finding("preflight")["found"]
     assert not running("sparkdl_runner.doctor.session")
 
 
