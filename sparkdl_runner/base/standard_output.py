@@ -19,14 +19,16 @@ def for_programs() -> TextIO:
 @contextmanager
 def kept_for_programs() -> Iterator[None]:
     """Keeps standard output for what is written to ``for_programs()``, until the block ends."""
-    if _kept:  # For --json and events alike.
+    if _kept or sys.stdout is None:  # For --json and events alike; or there is none.
         yield
         return
-    stream, number = sys.stdout, None
+    before = stream = sys.stdout
+    number = None
     stream.flush()
-    with suppress(OSError, ValueError):  # Python's alone, as in a notebook.
-        number = stream.fileno()
-        stream = os.fdopen(os.dup(number), "w", encoding="utf-8")
+    with suppress(OSError, ValueError):  # Python's alone.
+        if stream.fileno() == 1:  # A notebook's stream has that of its server's terminal.
+            number = 1
+            stream = os.fdopen(os.dup(number), "w", encoding="utf-8")
     _kept.append(stream)
     try:
         with redirect_stdout(sys.stderr):
@@ -36,6 +38,8 @@ def kept_for_programs() -> Iterator[None]:
     finally:
         _kept.remove(stream)
         if number is not None:
+            with suppress(OSError, ValueError):  # What others have written to the old one.
+                before.flush()
             os.dup2(stream.fileno(), number)
             with suppress(OSError):  # What could not be written was told when it was.
                 stream.close()

@@ -90,7 +90,8 @@ def _run(argv: Sequence[str], chosen: str) -> Mapping[str, Any]:
         json_document.add_flag(parser)
     # argparse takes what follows -- for its own, in ways that differ between its versions.
     own = list(argv[: argv.index("--")] if "--" in argv else argv)
-    arguments = parser.parse_args(own)
+    # It may stand before the command, and is known by now.
+    arguments = parser.parse_args([word for word in own if word != "--json"])
     arguments.more = list(argv[len(own) + 1 :])
     if arguments.more and not getattr(arguments, "takes_more", False):
         raise ConfigError(f"{chosen} takes nothing after --; only run does, for a script.")

@@ -34,13 +34,13 @@ def measure(question: Question) -> Iterator[Finding]:
     given = [f"--conf={name}={value}" for name, value in question.conf.items()]
     if question.master is not None:
         given.append(f"--master={question.master}")
-    earlier = os.environ.get("PYSPARK_SUBMIT_ARGS", "").removesuffix("pyspark-shell")
+    environment = dict(os.environ)
+    if given:  # Else it would pass for a choice of where Spark runs.
+        earlier = environment.get("PYSPARK_SUBMIT_ARGS", "").strip().removesuffix("pyspark-shell")
+        environment["PYSPARK_SUBMIT_ARGS"] = f"{earlier} {shlex.join(given)} pyspark-shell"
     child = Child(
         [sys.executable, "-m", "sparkdl_runner", "preflight", "--json", *ranks],
-        environment={
-            **os.environ,
-            "PYSPARK_SUBMIT_ARGS": f"{earlier} {shlex.join(given)} pyspark-shell",
-        },
+        environment=environment,
     )
     with closing(child):
         deadline = time.monotonic() + SECONDS + unpack_seconds(question.conf)

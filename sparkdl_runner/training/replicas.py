@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,7 +50,13 @@ class ReplicaCheck:
         self._tell()
         self._step, self._looks = step, self._looks + 1
         if self._looks == FIRST_STEP or step % self._every_steps == 0:
-            self._begin()
+            try:
+                self._begin()
+            except Exception as error:  # A kind of tensor whose bits cannot be had.
+                if self._ends_run:
+                    raise
+                self._every_steps = None
+                warnings.warn(f"The ranks' parameters are not compared: {error}", stacklevel=2)
 
     def before_forward(self, model: nn.Module, _inputs: Any) -> None:
         """Looks, if the call is one that trains."""

@@ -437,7 +437,6 @@ def test_a_driver_that_died_is_followed_by_another(
         import tracked_functions
         from sparkdl_runner import DistributedRunner, RunConfig
         from sparkdl_runner.tracking import Tracking
-from sparkdl_runner.tracking.run import log_uploads
 
         if __name__ == "__main__":
             tracking = Tracking(tracking_uri=sys.argv[1], experiment="tests")

@@ -185,8 +185,10 @@ class RankTask:
                 log=rank_log(config.log_directory, self.attempt.run, world),
                 sends_value=self.sends_value,
             )
+            # Of a rank that has lost its peers, the driver says whether it starts again.
+            may_be_the_cause = outcome.is_failure and not outcome.is_communication_error
             user_errors = config.restart_user_errors
-            if outcome.is_failure and outcome.allows_restart(user_errors=user_errors):
+            if may_be_the_cause and outcome.allows_restart(user_errors=user_errors):
                 spares.restart_comes()
             carrier = client if self.sends_value else None
             delivery = Delivery(self.most_result_bytes, carrier, self.attempt.run)

@@ -15,7 +15,7 @@ def ask(pid: int, *, of_all_hosts: bool) -> str:
     """What pystack says of the process, and ncclras (NCCL 2.24) of all ranks: a paragraph each."""
     commands = []
     if importlib.util.find_spec("pystack"):
-        commands.append([sys.executable, "-m", "pystack", "remote", "--native", str(pid)])
+        commands.append([sys.executable, "-P", "-m", "pystack", "remote", "--native", str(pid)])
     if of_all_hosts and (path := shutil.which("ncclras")):
         commands.append([path])
     return "".join(f"{answer}\n\n" for answer in map(_answer, commands) if answer)
@@ -26,6 +26,8 @@ def _answer(command: list[str]) -> str:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=MOST_SECONDS
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired as error:
+        return f"{(error.stdout or b'').decode(errors='replace')[:MOST_CHARACTERS]}({error})"
+    except OSError as error:
         return f"({error})"
     return (done.stdout + done.stderr).decode(errors="replace").strip()[-MOST_CHARACTERS:]

@@ -74,7 +74,8 @@ class PageServer(ServerThread):
         """Answers one request."""
         async with asyncio.timeout(REQUEST_SECONDS):
             request, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("ascii").split("\r\n")
-        path, kind, nonce = request.split(" ")[1], "text/html", secrets.token_urlsafe(16)
+        path = request.partition(" ")[2].partition(" ")[0]
+        kind, nonce = "text/html", secrets.token_urlsafe(16)
         hosts = [line[5:].strip() for line in lines if line.lower().startswith("host:")]
         own, name = path[: len(self._path)], path[len(self._path) :]
         knows = hmac.compare_digest(own.encode(), self._path.encode())
@@ -128,14 +129,17 @@ def live_page(
     takers: list[Reports] = [state] if tracked is None else []
     error: BaseException | None = None
     with ExitStack() as stack:
-        if in_notebook():
-            takers.append(cell := LiveCell(state.summary))
-            stack.callback(cell.draw)
-        else:
-            server = PageServer(state.summary)
-            stack.callback(server.close)
-            server.start()
-            _tell(server.url, stack)
+        try:
+            if in_notebook():
+                takers.append(cell := LiveCell(state.summary))
+                stack.callback(cell.draw)
+            else:
+                server = PageServer(state.summary)
+                stack.callback(server.close)
+                server.start()
+                _tell(server.url, stack)
+        except Exception as problem:  # Nobody's training ends for that.
+            tell(f"the training is not shown while it runs: {problem!r}")
         try:
             yield takers
         except BaseException as raised:

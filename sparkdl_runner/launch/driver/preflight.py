@@ -10,6 +10,7 @@ from typing import Any
 
 from sparkdl_runner.base.shown_text import first_line, tell
 from sparkdl_runner.errors import LaunchError, RunCancelledError, RunnerError
+from sparkdl_runner.launch.agent.spares.pool import end_spares
 from sparkdl_runner.launch.driver.calls.call import pack
 from sparkdl_runner.launch.driver.calls.spares import SPARE_SECONDS
 from sparkdl_runner.launch.driver.diagnosis import result_of
@@ -47,9 +48,11 @@ def before_training(
     for _ in range(_MOST_TRIES):
         try:
             report = preflight(launcher, attempt, stop, earlier)
-        except (LaunchError, RunCancelledError):
-            raise
         except RunnerError as error:
+            if isinstance(error, LaunchError | RunCancelledError) or stop.cancelled.is_set():
+                end_spares()  # No training comes that would take them.
+                stop.raise_if_cancelled()
+                raise
             tell(f"preflight was not finished, and the training starts: {first_line(error)}")
             return
         bad = sorted({rank for own, _, is_bad in report["findings"] if is_bad for rank in own})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -33,7 +34,8 @@ def same_everywhere() -> dict[str, str]:
     memory = limit_bytes() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     found = {
         "processors": f"{min(usable_cores(), cpu_limit() or float('inf')):.3g}",
-        "memory": f"{memory / (1 << 30):.2g} GiB",
+        # In steps of a fifth: hosts of one kind differ by some megabytes.
+        "memory": f"{2 ** (round(4 * math.log2(memory / (1 << 30))) / 4):.3g} GiB",
         "open files": str(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         "Python": platform.python_version(),
     }

@@ -73,7 +73,9 @@ def _newest(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
             continue
         shapes = zip(entry["input_dtypes"], entry["input_sizes"], strict=False)
         of = ", ".join(f"{kind} {size}" for kind, size in shapes if not call.startswith(_UNEVEN))
-        where = name if description in ("", "undefined") else description
+        # All groups of a mesh's dimension have one description.
+        plain = {"": name, "undefined": name, "default_pg": description}
+        where = plain.get(description, f"{description} ({name})")
         done = entry["retired"] or entry["state"] == "completed"
         seen[number] = _call(f"{call}({of})", f"group {where}", _ranks_of(name), number, done)
     return [call for seen in list(groups.values())[:_MOST_GROUPS] for call in seen.values()]

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import takewhile
 from types import ModuleType
 from typing import Any
 
@@ -69,10 +70,10 @@ def _threads() -> int:
     return int(threads) if threads.isdecimal() else 0
 
 
-def _visible_gpus() -> int:
-    """How many GPUs the rank sees; those of one host all see the same."""
+def _visible_gpus() -> list[str]:
+    """The names of the GPUs that the rank sees; another task's ranks may see others of the host."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return len([entry for entry in named.split(",") if entry.strip()])
+    if named is not None:  # CUDA reads it up to the first entry that is no GPU, such as -1.
+        return list(takewhile(lambda gpu: gpu not in ("", "-1"), map(str.strip, named.split(","))))
     torch = sys.modules.get("torch")
-    return int(torch.cuda.device_count()) if torch is not None else 0
+    return [str(gpu) for gpu in range(torch.cuda.device_count())] if torch is not None else []

@@ -6,6 +6,7 @@ Held, not used: ranks that restart, or wait for data, hold theirs as well.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from sparkdl_runner.tracking.report.goodput import DATA_WAIT, LOST, RESTART, AttemptTime, goodput_of
 
@@ -26,7 +27,11 @@ def cost_of(attempts: Sequence[AttemptTime]) -> dict[str, float]:
     # An attempt that failed before its ranks told is held to have had as many as the others.
     held = sum(time * (count or max(counts)) for time, count in zip(times, counts, strict=True))
     per_second = held / (sum(times) or 1.0) / 3600
-    seconds = goodput_of(attempts).seconds
+    seconds = dict(goodput_of(attempts).seconds)
+    # Between two attempts no rank holds anything: another driver may go on a day later.
+    seconds[RESTART] -= sum(
+        max(0.0, later.began_at - earlier.ended_at) for earlier, later in pairwise(attempts)
+    )
     values = {f"{device}_hours": per_second * sum(seconds.values())}
     values |= {f"{device}_hours_{name}": per_second * seconds[_WASTE[name]] for name in _WASTE}
     values["energy_kwh"] = sum(attempt.energy_joules for attempt in attempts) / _JOULES_PER_KWH

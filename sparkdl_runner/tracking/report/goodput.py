@@ -83,12 +83,15 @@ class Goodput:
 def goodput_of(attempts: Sequence[AttemptTime]) -> Goodput:
     """Adds up all attempts of a run, in their order."""
     seconds = dict.fromkeys(PARTS, 0.0)
-    following = [attempt.began_after for attempt in attempts[1:]]
     for number, attempt in enumerate(attempts):
-        if number < len(following):
-            kept = following[number]
+        is_last = number == len(attempts) - 1
+        # One without a step may not have told yet from where it goes on.
+        later = [one for one in attempts[number + 1 :] if one.first_step_at is not None]
+        if later:
+            kept = later[0].began_after
         else:
-            kept = attempt.checkpoint_step if attempt.has_failed else attempt.last_step
+            is_kept = is_last and not attempt.has_failed
+            kept = attempt.last_step if is_kept else attempt.checkpoint_step
         first = RESTART if number else START
         whole = max(0.0, attempt.ended_at - attempt.began_at)
         if attempt.first_step_at is None:
@@ -108,7 +111,7 @@ def goodput_of(attempts: Sequence[AttemptTime]) -> Goodput:
         seconds[LOST] += lost
         seconds[PROGRESS] += useful - lost
         # Noticing a failure and ending the other ranks counts as restarting, if it restarts.
-        tail = RESTART if number < len(following) else END
+        tail = END if is_last else RESTART
         seconds[tail] += whole - until_first - running
     seconds[RESTART] += sum(
         max(0.0, later.began_at - earlier.ended_at) for earlier, later in pairwise(attempts)

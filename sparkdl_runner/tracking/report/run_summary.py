@@ -138,7 +138,7 @@ class RunSummary:
     def sentence(self) -> str:
         """Ranks, hosts and attempts, and where the time of all ranks went."""
         count = len(self.attempts)
-        tried = "" if count == 1 else f", in {count} attempts"
+        tried = "" if count <= 1 else f", in {count} attempts"
         hosts = f"{self.num_hosts} host{'s' * (self.num_hosts != '1')}"
         text = f"{self.num_ranks} ranks on {hosts}{tried}."
         seconds = {

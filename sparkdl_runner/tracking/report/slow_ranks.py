@@ -67,8 +67,10 @@ class SlowRanks(Reports):
     def progress(self, world: World, report: dict[str, Any]) -> None:
         """See ``Reports.progress``."""
         if world.attempt != self._attempt:
-            self._attempt = world.attempt
+            self._attempt, was_named = world.attempt, bool(self._named)
             self._forget()
+            if was_named:
+                self._say("no rank is slower than the others any more", "")
         self._worlds[world.rank] = world
         self._now[world.rank] = Counts.of(report)
         self._since.setdefault(world.rank, self._now[world.rank])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +30,7 @@ class LogUploads(threading.Thread):
         self._opened, self._folder = opened, folder
         self._uploaded: dict[Path, int] = {}
         """The bytes of each chunk that MLflow has."""
+        self._uploading: Path | None = None
         self._stopped = threading.Event()
 
     def stop(self, seconds: float) -> None:
@@ -35,6 +38,9 @@ class LogUploads(threading.Thread):
         self._stopped.set()
         if self.is_alive():
             self.join(seconds)
+        if self.is_alive() and seconds and (path := self._uploading) is not None:
+            with suppress(OSError):  # What it uploads may come after the whole, and in its place.
+                path.rename(path.with_name(path.name.replace(".chunk.", "-whole.chunk.")))
         for path, size in [] if self.is_alive() else self._uploaded.items():
             with suppress(OSError):
                 if path.stat().st_size == size:
@@ -55,5 +61,10 @@ class LogUploads(threading.Thread):
             if not self._uploaded and is_databricks(self._opened.uri):
                 with suppress(Exception):  # It may be for the experiment's owner alone.
                     client.set_experiment_tag(info.experiment_id, SHOWS_LOGS_TAG, "true")
-            client.log_artifact(info.run_id, str(path), f"logs/{path.parent.name}")
+            self._uploading = path
+            with tempfile.TemporaryDirectory() as folder:  # Its length is sent before its bytes.
+                copy = Path(shutil.copyfile(path, Path(folder) / path.name))
+                size = copy.stat().st_size
+                client.log_artifact(info.run_id, str(copy), f"logs/{path.parent.name}")
+            self._uploading = None
             self._uploaded[path] = size

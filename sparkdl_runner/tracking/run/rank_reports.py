@@ -33,7 +33,7 @@ class RankReports:
         self._worlds: dict[int, World] = {}
         self.world_size = 0
         """How many ranks there are; 0 before the first is heard of."""
-        self._gpus: dict[str, int] = {}
+        self._gpus: dict[str, set[str]] = {}
         self._cores: dict[int, int] = {}
         self._joules: dict[str, float] = {}
         self._facts: dict[str, Any] = {}
@@ -65,7 +65,7 @@ class RankReports:
             self._worlds[world.rank] = world
             self.world_size = world.size
             self._performance.see(world.rank, report)
-            self._gpus[world.host_id] = int(report["facts"].get("gpus", 0))
+            self._gpus.setdefault(world.host_id, set()).update(report["facts"].get("gpus", ()))
             self._cores[world.rank] = int(report["facts"].get("cores", 0))
             skipped = int(report["facts"].get(SKIPPED_IMAGES, 0))
             self._skipped[world.attempt, world.rank] = skipped
@@ -82,7 +82,7 @@ class RankReports:
             hosts = {
                 rank_world.host_id: (rank_world.host, rank_world.local_size) for rank_world in ranks
             }
-            return parameters_and_tags.placement(hosts.values(), sum(self._gpus.values()))
+            return parameters_and_tags.placement(hosts.values(), sum(map(len, self._gpus.values())))
 
     def add_host(self, world: World, values: Mapping[str, float]) -> None:
         """Adds the metrics of a host, of which the energy of its GPUs is kept."""
@@ -134,7 +134,7 @@ class RankReports:
                 last_step=self.step,
                 checkpoint_step=self.checkpoint_step or 0,
                 has_failed=has_failed,
-                gpus=sum(self._gpus.values()),
+                gpus=sum(map(len, self._gpus.values())),
                 cores=sum(self._cores.values()),
                 energy_joules=sum(self._joules.values()),
             )

@@ -54,7 +54,12 @@ class RunState(Reports):
 
     def begin_attempt(self, attempt: int) -> None:
         """See ``Reports.begin_attempt``."""
-        self.attempts.begin(attempt)
+        self.new_attempt(attempt)
+
+    def new_attempt(self, attempt: int) -> list[Entry]:
+        """Begins an attempt, of whose hosts nothing is known yet; see ``Attempts.begin``."""
+        self.seen.memory = {}
+        return self.attempts.begin(attempt)
 
     def end_attempt(self, error: BaseException | None, growth: str = "") -> None:
         """See ``Reports.end_attempt``."""
@@ -123,7 +128,7 @@ class RunState(Reports):
             time_use=self.attempts.sentence(),
             total_steps=self.ranks.total_steps if is_running else None,
             seconds_left=self.ranks.seconds_left() if is_running else None,
-            curves={name: list(points) for name, points in list(self.seen.curves.items())},
+            curves={name: list(some) for name, some in list(self.seen.curves.items()) if some},
         )
 
 

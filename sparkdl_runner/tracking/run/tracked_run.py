@@ -197,7 +197,7 @@ class TrackedRun(Reports):
     def begin_attempt(self, attempt: int) -> None:
         """See ``Reports.begin_attempt``."""
         self._journal.begin_attempt(attempt)
-        self._log(self._attempts.begin(attempt))
+        self._log(self.state.new_attempt(attempt))
 
     def end_attempt(self, error: BaseException | None, growth: str = "") -> None:
         """See ``Reports.end_attempt``."""
@@ -252,7 +252,9 @@ class TrackedRun(Reports):
         try:
             self._folder.keep_part(world, name, data, is_first=is_first)
         except OSError as error:
-            self._problems.append(f"{name} of rank {world.rank} could not be kept: {error}")
+            problem = f"a part of {name} of rank {world.rank} could not be kept: {error}"
+            if problem not in self._problems:
+                self._problems.append(problem)
 
     def warn(self, warning: str) -> None:
         """Keeps a warning that all ranks of an attempt gave cause for, for the run's page."""
@@ -318,6 +320,7 @@ class TrackedRun(Reports):
         seconds = self._settings.delivery_timeout_seconds
         deadline = time.monotonic() + seconds
         self._heartbeat.stop()
+        self._log_uploads.stop(0)  # What it uploads may come meanwhile.
         self._log_own()
         self._log(self._ranks.last_entries())
         if stopped:
@@ -352,7 +355,7 @@ class TrackedRun(Reports):
             )
             return
         summarize = None if summary is None else summary.of
-        self._log_uploads.stop(seconds)
+        self._log_uploads.stop(max(1.0, deadline - time.monotonic()))
         self._end.finish(ended.status, summarize, seconds)
 
     def _log(self, entries: list[Entry]) -> None:

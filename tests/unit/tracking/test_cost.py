@@ -64,6 +64,13 @@ def test_a_run_without_gpus_has_hours_of_cores_and_one_that_told_nothing_has_no_
     assert cost_of([]) == {}
 
 
+def test_the_time_between_two_attempts_costs_nothing():
+    a_day_later = replace(
+        WENT_ON, began_at=25 * HOUR, first_step_at=25.5 * HOUR, ended_at=26 * HOUR
+    )
+    assert cost_of([FAILED, a_day_later]) == pytest.approx(cost_of([FAILED, WENT_ON]))
+
+
 def test_an_attempt_that_failed_before_its_ranks_told_held_as_many():
     silent = AttemptTime(began_at=2 * HOUR, ended_at=3 * HOUR, has_failed=True)
     assert cost_of([FAILED, WENT_ON, silent])["gpu_hours"] == pytest.approx(24)
@@ -80,7 +87,7 @@ def test_ranks_tell_what_they_hold_and_hosts_their_energy():
     worlds = assign_ranks(peers, backend="torch").values()
     counts = {"steps": 0, "samples": 0, "running_seconds": 0.0, "seconds": {}, "step": None}
     for world in worlds:
-        ranks.add(world, {**counts, "facts": {"gpus": 2, "cores": 3}})
+        ranks.add(world, {**counts, "facts": {"gpus": ["0", "1"], "cores": 3}})
         ranks.add_host(world, {"gpu_energy_kilojoules": 5.0})
         ranks.add_host(world, {"cpu_utilization_percentage": 9.0})
     spent = ranks.time(0.0, 1.0, has_failed=False)

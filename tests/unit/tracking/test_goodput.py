@@ -87,6 +87,14 @@ def test_what_a_last_attempt_that_failed_did_after_its_checkpoint_is_lost():
     assert goodput_of([]).share == 0
 
 
+def test_an_attempt_that_made_no_step_makes_none_be_lost_that_the_next_goes_on_from():
+    died = AttemptTime(began_at=161.0, ended_at=165.0, has_failed=True)
+    found, without = goodput_of([FAILED, died, WENT_ON]), goodput_of([FAILED, WENT_ON])
+    assert found.seconds == pytest.approx(without.seconds), "it took of the time of restarting"
+    begins = AttemptTime(began_at=161.0, ended_at=162.0)
+    assert goodput_of([FAILED, begins]).seconds[LOST] == pytest.approx(6), "as of its checkpoint"
+
+
 moments = st.floats(0, 1e6)
 attempts = st.builds(
     AttemptTime,

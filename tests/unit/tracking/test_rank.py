@@ -22,10 +22,17 @@ def _nobody_records_afterwards() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("named", "on_host", "count"), [("0,3, ", 8, 2), ("", 8, 0), (None, 8, 8), (None, None, 0)]
+    ("named", "on_host", "expected"),
+    [
+        ("0,3, ", 8, ["0", "3"]),
+        ("", 8, []),
+        ("-1", 8, []),
+        (None, 2, ["0", "1"]),
+        (None, None, []),
+    ],
 )
 def test_the_gpus_that_it_sees_are_noted_and_told_at_once(
-    monkeypatch: pytest.MonkeyPatch, named: str | None, on_host: int | None, count: int
+    monkeypatch: pytest.MonkeyPatch, named: str | None, on_host: int | None, expected: list[str]
 ) -> None:
     if named is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -38,23 +45,23 @@ def test_the_gpus_that_it_sees_are_noted_and_told_at_once(
     with monkeypatch.context() as imported:
         imported.setitem(sys.modules, "torch", torch)
         seen = rank._visible_gpus()
-    assert seen == count
+    assert seen == expected
     monkeypatch.setattr(rank, "_visible_gpus", lambda: seen)
     reports: list[dict[str, object]] = []
     rank.begin(0, None, reports.append, trace_steps=True).close()
-    assert reports[0]["facts"] == {"gpus": count, "cores": 4}
+    assert reports[0]["facts"] == {"gpus": expected, "cores": 4}
 
 
 def test_what_must_not_be_lost_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_facts, "_facts", {})
-    monkeypatch.setattr(rank, "_visible_gpus", lambda: 0)
+    monkeypatch.setattr(rank, "_visible_gpus", list)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     reports: list[dict[str, object]] = []
     recorder = rank.begin(0, None, reports.append, trace_steps=True)
     rank_facts.note(restored_step=3)
     assert len(reports) == 1
     rank_facts.tell(checkpoint_step=5)
-    assert reports[1]["facts"] == {"gpus": 0, "cores": 0, "restored_step": 3, "checkpoint_step": 5}
+    assert reports[1]["facts"] == {"gpus": [], "cores": 0, "restored_step": 3, "checkpoint_step": 5}
     recorder.close()
 
 

@@ -41,17 +41,17 @@ def test_a_rank_that_has_made_no_step_reports_no_seconds() -> None:
 def test_where_ranks_are_is_logged_once_the_last_has_reported_and_again_after_a_restart() -> None:
     reports = RankReports()
     one, two, three = worlds("a", "b", "b")
-    assert reports.add(three, report(gpus=2)) == []
-    assert reports.add(one, report(gpus=1)) == []
-    assert reports.add(one, report(gpus=1)) == []
+    assert reports.add(three, report(gpus=["0", "1"])) == []
+    assert reports.add(one, report(gpus=["0"])) == []
+    assert reports.add(one, report(gpus=["0"])) == []
     # Two hosts of one name are two, and the GPUs of a host count once.
-    assert reports.add(two, report(gpus=2)) == [
+    assert reports.add(two, report(gpus=["0", "1"])) == [
         ["param", "world_size", "3"],
         ["tag", "sparkdl_runner.hosts", "node (1), node (2)"],
         ["tag", "sparkdl_runner.num_hosts", "2"],
         ["tag", "sparkdl_runner.gpus", "3"],
     ]
-    assert reports.add(two, report(gpus=2)) == []
+    assert reports.add(two, report(gpus=["0", "1"])) == []
     reports.begin_attempt()
     (alone,) = worlds("a", attempt=1)
     assert ["param", "world_size", "1"] in reports.add(alone, report())

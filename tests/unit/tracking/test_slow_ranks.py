@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,6 +68,16 @@ def test_a_slow_rank_is_named_within_a_hundred_steps_and_once():
     ]
     training.go_on()
     assert training.said[1:] == [("no rank is slower than the others any more", "")]
+
+
+def test_what_was_named_is_taken_back_when_the_ranks_start_again():
+    training = Training()
+    for _ in range(3):
+        training.go_on(slow=2)
+    (named,) = training.said
+    training.worlds = [replace(world, attempt=1) for world in training.worlds]
+    training._report()
+    assert training.said == [named, ("no rank is slower than the others any more", "")]
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])

@@ -77,7 +77,9 @@ def test_a_part_of_a_file_that_cannot_be_kept_is_told_and_the_training_goes_on()
 
     run = SimpleNamespace(_folder=SimpleNamespace(keep_part=full), _problems=[])
     TrackedRun.file_part(run, SimpleNamespace(rank=3), "rank-3.log", b"x", is_first=True)
-    assert run._problems == ["rank-3.log of rank 3 could not be kept: No space left on device"]
+    assert run._problems == [
+        "a part of rank-3.log of rank 3 could not be kept: No space left on device"
+    ]
 
 
 @pytest.mark.parametrize("place", ["terminal", "cell", "cell without HTML"])

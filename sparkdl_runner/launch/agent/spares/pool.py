@@ -6,6 +6,7 @@ host) holds its own. They end with it.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -140,6 +141,8 @@ class _Spare:
 
     def wait_for(self, seconds: float) -> None:
         """Has it wait for so long from now on. Call it with the lock."""
+        if seconds == self._seconds == math.inf:
+            return  # It does so, and to be told would keep it from importing more.
         self._seconds = seconds
         if self._worker is not None:
             with suppress(OSError):  # It has just ended.

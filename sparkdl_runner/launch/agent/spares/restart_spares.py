@@ -33,7 +33,7 @@ class RestartSpares:
 
     def rank_runs(self) -> None:
         """A rank has its work: a spare may start beside it."""
-        if self._may_restart and self._seconds:
+        if self._may_restart and self._seconds and not self._is_expected:
             self._keep(math.inf, for_restart=True)
 
     def restart_comes(self) -> None:

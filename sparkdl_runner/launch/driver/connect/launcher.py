@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from sparkdl_runner.base.shown_text import tell
-from sparkdl_runner.errors import LaunchError, RunnerError
+from sparkdl_runner.errors import LaunchError, RunCancelledError, RunnerError
 from sparkdl_runner.launch.agent.rank_task import RankTask
 from sparkdl_runner.launch.agent.spares.task import SpareTask
 from sparkdl_runner.launch.backends import Backend
@@ -45,6 +45,8 @@ from sparkdl_runner.rank.reports import Reports
 MOST_RESULT_BYTES = 64 << 20
 # How long a server may take to start a stage, beyond the wait for slots.
 START_SECONDS = 30.0
+# How soon a session that is stopped says so, once its server has cancelled what ran.
+STOPPED_SECONDS = 1.0
 
 
 class ConnectLauncher:
@@ -243,12 +245,16 @@ class ConnectGang(StageGang):
             return error
         if self._session.is_stopped and not application_end:
             return RunnerError(UNKNOWN)
-        return failure.explain(
-            error,
-            python="python3",
-            failures=failures,
-            application_end=application_end,
+        explained = failure.explain(
+            error, python="python3", failures=failures, application_end=application_end
         )
+        # The server cancels the query of a session before the client takes that for stopped.
+        deadline = time.monotonic() + STOPPED_SECONDS
+        while isinstance(explained, RunCancelledError) and time.monotonic() < deadline:
+            if not application_end and (application_end := self.application_end()):
+                return self.explained(error, failures, application_end)
+            time.sleep(0.05)
+        return explained
 
     def _channel(self, stack: ExitStack) -> ChannelAddress:
         """The way on which agents report: straight, by a relay, or none."""

@@ -122,6 +122,8 @@ class StageGang(Gang):
                 self.server.flush()  # Reports may still be on their way.
                 if not self.is_barrier and len(outcomes) < self.num_proc:
                     # Spark had started its task again, which then was told to end.
+                    for lost in self.watch.missing():
+                        self.failed(lost)
                     return self._ends_after(RunnerError("The task of a rank was lost."))
                 return self.ends(outcomes)
             except BaseException as error:

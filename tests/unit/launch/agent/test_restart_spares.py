@@ -43,6 +43,15 @@ def test_a_restart_finds_a_worker_that_has_begun_to_import(seconds: float) -> No
     assert kept.asked == [(RESTART_SECONDS, True)]
 
 
+def test_a_rank_that_runs_late_does_not_make_a_spare_wait_for_ever() -> None:
+    kept = Kept()
+    spares = RestartSpares(kept, seconds=60.0, may_restart=True)
+    spares.restart_comes()
+    spares.rank_runs()
+    spares.close()
+    assert kept.asked == [(RESTART_SECONDS, True)]
+
+
 def test_where_none_may_come_nothing_is_started_for_a_restart() -> None:
     kept = Kept()
     spares = RestartSpares(kept, seconds=0.0, may_restart=False)

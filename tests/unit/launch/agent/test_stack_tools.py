@@ -44,7 +44,7 @@ def test_pystack_is_asked_for_the_native_frames_of_the_worker(installed, monkeyp
     python = installed("python", "print(*sys.argv[1:])")
     stack_tools.importlib.util.find_spec = lambda name: name == "pystack"
     monkeypatch.setattr(stack_tools, "sys", SimpleNamespace(executable=str(python)))
-    assert asked() == "-m pystack remote --native 4321\n\n"
+    assert asked() == "-P -m pystack remote --native 4321\n\n"
 
 
 @pytest.mark.parametrize(

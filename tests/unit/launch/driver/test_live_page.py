@@ -193,6 +193,15 @@ def test_a_terminal_shows_the_address_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(re.findall(r"live page: http://127\.0\.0\.1:\d+/[\w-]{43}/", screen.getvalue())) == 1
 
 
+def test_a_run_goes_on_that_cannot_be_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(live_page, "_tell", lambda *_: Path("/nowhere/address").read_text())
+    with shown() as takers:
+        assert len(takers) == 1
+    assert "the training is not shown while it runs: FileNotFound" in capsys.readouterr().err
+
+
 def test_of_a_run_in_mlflow_the_runs_own_state_is_shown(state: RunState) -> None:
     with shown(types.SimpleNamespace(state=state)) as takers:
         assert takers == []
