@@ -232,7 +232,7 @@ def test_a_training_in_client_mode(cluster, backend):
         assert submitted.succeed()["returned"]["accuracy"] > 0.8
         assert "2 ranks on 2 hosts started" in submitted.output()
         assert submitted.runs() == ["FINISHED"]
-        assert submitted.pods() == []
+        wait_for(lambda: not submitted.pods(), "pods are left")
 
 
 class Stepping(Submitted):
