@@ -74,17 +74,9 @@ class RankTask:
         """Runs the task's ranks. Spark calls this, in a stage of the tasks of all ranks."""
         from pyspark import TaskContext
 
-        context = TaskContext.get()
-        spares = RestartSpares(
-            partial(self.spare.keep, context),
-            seconds=self.spare.seconds,
-            may_restart=self.attempt.may_restart,
-        )
-        with closing(spares):
-            outcomes = self._run(context, spares)
-        yield from outcomes
+        yield from self._run(TaskContext.get())
 
-    def _run(self, context: Any, spares: RestartSpares) -> list[Outcome]:
+    def _run(self, context: Any) -> list[Outcome]:
         """How the ranks ended; none if the start was given up."""
         if self.attempt.config.refuse_shared_hosts:
             check_host_is_not_shared()
@@ -105,12 +97,18 @@ class RankTask:
             version=__version__,
         )
         gpus = shares(self._gpus(context), count)
+        spares = RestartSpares(
+            partial(self.spare.keep, context),
+            seconds=self.spare.seconds,
+            may_restart=self.attempt.may_restart,
+        )
 
         def run(place: int) -> Outcome | None:
             peer = replace(me, partition=place, gpus=gpus[place - first])
             return self._run_rank(context, peer, ranks, seen_by_all(gpus), spares)
 
-        return [outcome for outcome in ranks.run(run) if outcome is not None]
+        with closing(spares):
+            return [outcome for outcome in ranks.run(run) if outcome is not None]
 
     def _run_rank(
         self,

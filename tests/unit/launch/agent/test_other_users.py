@@ -91,7 +91,7 @@ def start_on_spark() -> None:
         sends_value=False,
         spare=nothing,
     )
-    task._run(nothing, nothing)
+    task._run(nothing)
 
 
 @pytest.mark.parametrize("start", [start_here, start_on_spark])
