@@ -39,10 +39,11 @@ def cost_of(attempts: Sequence[AttemptTime]) -> dict[str, float]:
 
 
 def in_words(cost: Mapping[str, float]) -> str:
-    """The same for people."""
+    """The same for people, without parts of less than a hundredth."""
     device = "gpu" if "gpu_hours" in cost else "core"
-    parts = {part: cost.get(f"{device}_hours_{name}") for name, part in _WASTE.items()}
-    waste = ", ".join(f"{part} {hours:.3g}" for part, hours in parts.items() if hours)
+    least = cost[f"{device}_hours"] / 100
+    parts = {part: cost.get(f"{device}_hours_{name}", 0.0) for name, part in _WASTE.items()}
+    waste = ", ".join(f"{part} {hours:.3g}" for part, hours in parts.items() if hours >= least)
     energy = f", {cost['energy_kwh']:.3g} kWh" if "energy_kwh" in cost else ""
     name = "GPU" if device == "gpu" else device
     whole = f"{cost[f'{device}_hours']:.3g} {name} hours"

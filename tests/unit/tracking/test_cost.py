@@ -60,6 +60,7 @@ def test_a_run_without_gpus_has_hours_of_cores_and_one_that_told_nothing_has_no_
     alone = replace(FAILED, gpus=0, **idle, has_failed=False)
     assert cost_of([alone]) == {"core_hours": 64}
     assert in_words({"core_hours": 64}) == "64 core hours"
+    assert in_words({"core_hours": 64, "core_hours_data_wait": 0.1}) == "64 core hours"
     assert cost_of([replace(alone, cores=0)]) == {}
     assert cost_of([]) == {}
 
