@@ -106,7 +106,10 @@ def _look_at_everything(question: Question) -> list[Finding]:
         )
         findings += judge(driver, session)
         if "master" in session:
-            findings += guarded(preflight.CHECK, lambda: preflight.measure(question))
+            measured = guarded(
+                preflight.CHECK, lambda: preflight.measure(question, session["master"])
+            )
+            findings += measured
         return findings + server.result()
 
 

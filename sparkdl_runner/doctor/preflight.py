@@ -20,11 +20,12 @@ CHECK = "preflight"
 SECONDS = 180.0 + RunConfig().slot_wait_seconds
 
 
-def measure(question: Question) -> Iterator[Finding]:
+def measure(question: Question, master: str) -> Iterator[Finding]:
     """Measures by ``sparkdl-runner preflight``, if that was asked for.
 
     Args:
         question: The run that is planned.
+        master: That of the session that was looked at.
     """
     if not question.preflight:
         advice = "sparkdl-runner doctor --preflight measures it in seconds."
@@ -32,8 +33,8 @@ def measure(question: Question) -> Iterator[Finding]:
     backend = "torch" if "torch" in question.backends else question.backends[0]
     ranks = ["--np", str(question.num_proc), "--backend", backend]
     given = [f"--conf={name}={value}" for name, value in question.conf.items()]
-    if question.master is not None:
-        given.append(f"--master={question.master}")
+    if question.master is not None or (given and master.startswith("local")):
+        given.append(f"--master={question.master or master}")
     environment = dict(os.environ)
     if given:  # Else it would pass for a choice of where Spark runs.
         earlier = environment.get("PYSPARK_SUBMIT_ARGS", "").strip().removesuffix("pyspark-shell")

@@ -48,8 +48,9 @@ def before_training(
     for _ in range(_MOST_TRIES):
         try:
             report = preflight(launcher, attempt, stop, earlier)
-        except RunnerError as error:
-            if isinstance(error, LaunchError | RunCancelledError) or stop.cancelled.is_set():
+        except BaseException as error:
+            is_final = not isinstance(error, RunnerError) or stop.cancelled.is_set()
+            if is_final or isinstance(error, LaunchError | RunCancelledError):
                 end_spares()  # No training comes that would take them.
                 stop.raise_if_cancelled()
                 raise

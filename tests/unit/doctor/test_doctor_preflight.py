@@ -10,7 +10,7 @@ RANKS = [{"place": "a"}, {"place": "b"}]
 
 
 def test_nothing_is_measured_that_was_not_asked_for():
-    (finding,) = preflight.measure(Question())
+    (finding,) = preflight.measure(Question(), "local[2]")
     assert finding.status == NOT_CHECKED
     assert "doctor --preflight" in finding.advice
 
