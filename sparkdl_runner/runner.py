@@ -250,7 +250,7 @@ class DistributedRunner:
         """Has the ranks measure their hosts, as ``RunConfig.preflight`` says, and trains nothing.
 
         Returns:
-            What was measured and found: see docs/clusters.md.
+            The measurements and the findings; docs/clusters.md describes them.
 
         Raises:
             RunnerError: As of ``run``.

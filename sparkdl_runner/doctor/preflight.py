@@ -1,4 +1,4 @@
-"""How fast the hosts are: ranks of the planned number measure that, in a session of their own."""
+"""Has ranks measure how fast the hosts are, in a session of their own."""
 
 from __future__ import annotations
 

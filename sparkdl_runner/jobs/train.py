@@ -25,7 +25,7 @@ def run(settings: TrainSettings) -> dict[str, Any]:
 
 
 def summarized(value: object, run_id: str | None, phases: Phases) -> dict[str, Any]:
-    """What a training did, for programs."""
+    """The result of a training, as ``--json`` prints it."""
     return {"run_id": run_id, "seconds": round(phases.total, 1), "returned": _short(value)}
 
 

@@ -78,7 +78,7 @@ def _remove_abandoned(own: Path) -> None:
 def log_sender(
     world: World, log: RankLog, tell: Callable[[FilePart], None]
 ) -> Callable[[type[FilePart]], None]:
-    """What sends, as parts of a kind, what a log has gained since it did so last.
+    """Makes a function that sends the new lines of a log. Its argument is the kind of parts.
 
     Args:
         world: The rank.

@@ -1,4 +1,4 @@
-"""What installed programs say of a worker that does not go on: native frames, NCCL's own state."""
+"""Asks installed programs about a worker that hangs: pystack and ncclras."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_SECONDS, MOST_CHARACTERS = 2.0, 4096
 
 
 def ask(pid: int, *, of_all_hosts: bool) -> str:
-    """What pystack says of the process, and ncclras (NCCL 2.24) of all ranks: a paragraph each."""
+    """The output of pystack for the process, and of ncclras (NCCL 2.24) for all ranks."""
     commands = []
     if importlib.util.find_spec("pystack"):
         commands.append([sys.executable, "-P", "-m", "pystack", "remote", "--native", str(pid)])

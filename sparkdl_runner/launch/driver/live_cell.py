@@ -1,4 +1,4 @@
-"""A run that trains as an output of a notebook's cell: anywidget's, or HTML.
+"""Shows a running training in a notebook's cell: as a widget of anywidget, or as HTML.
 
 A notebook's browser may not reach the driver's ports, as on Databricks.
 """

@@ -1,4 +1,4 @@
-"""A run that trains as a page, served on the loopback interface; or as an output of the cell.
+"""Shows a running training: as a page on the loopback interface, or in a notebook's cell.
 
 Who knows the page's address may read it: its path holds 256 random bits. The page of another site
 does not know it; and a name of its own that leads here (DNS rebinding) is refused.

@@ -1,4 +1,4 @@
-"""Measures the ranks' hosts before a training: by a gang of its own, on the training's slots."""
+"""Measures the hosts before a training. A gang of its own does that, on the training's slots."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def before_training(
     stop: StopRequest,
     earlier: Sequence[Mapping[str, float]],
 ) -> None:
-    """Measures, tells it, and keeps out what is bad if the attempt's settings ask for that.
+    """Measures, tells the findings, and keeps bad hosts out if the attempt's settings ask for that.
 
     A preflight that fails does not end the run: the training's ranks may be started again.
 
@@ -106,7 +106,7 @@ def preflight(
 
 
 def _medians(ranks: Ranks) -> str:
-    """What was measured, in words."""
+    """One line with the median of each measurement."""
     parts = [f"{len(ranks)} rank{'s' * (len(ranks) > 1)}"]
     for what in dict.fromkeys(what for rank in ranks for what in rank["rates"]):
         rates = [rank["rates"][what] for rank in ranks if what in rank["rates"]]

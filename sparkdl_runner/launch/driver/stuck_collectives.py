@@ -1,4 +1,4 @@
-"""Which collectives ranks wait in, and who has not called them: by what each told of itself."""
+"""Finds the collectives that never end, and the ranks that have not called them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StuckCollective:
 
 
 def find(ranks: Sequence[int], stacks: Mapping[int, Stacks]) -> list[StuckCollective]:
-    """The collectives that never end, as these ranks, which run, do not call the same ones.
+    """The collectives that some of these ranks wait in, and that others have not called.
 
     Those with the fewest absent ranks are first.
     """

@@ -1,4 +1,4 @@
-"""Which ranks and hosts are slow or odd, beside the median of the others."""
+"""Finds ranks and hosts that are slower than the median, or differ from most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host is: versions, limits, the disk of its cache folder, and the health of its GPUs."""
+"""The facts of a host: versions, limits, the disk of its cache folder, its GPUs' health."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class GpuHealth:
         self._asked = [_started(command) for command in (query, ["dmesg"])]
 
     def faults(self) -> list[str]:
-        """What is wrong, as far as it can be read; nothing where there is no such tool."""
+        """The faults that the tools tell; none if no tool is installed."""
         told = [_output(process) for process in self._asked]
         if told[0] is None and self._asked[0] is not None:
             return [f"nvidia-smi does not answer within {_GPU_SECONDS:g} s"]
@@ -89,7 +89,7 @@ class GpuHealth:
 
 
 def gpu_faults(output: str, log: str) -> list[str]:
-    """What is wrong by the output of nvidia-smi and dmesg."""
+    """The faults in the output of nvidia-smi and dmesg."""
     faults = []
     for line in output.splitlines():
         index, errors, pending, reasons = [cell.strip() for cell in f"{line},,,".split(",")[:4]]
@@ -110,7 +110,7 @@ def _started(command: list[str]) -> subprocess.Popen[bytes] | None:
 
 
 def _output(process: subprocess.Popen[bytes] | None) -> str | None:
-    """What it has printed; None if it takes too long. It is killed then, and not waited for."""
+    """Its output; None if it takes too long. Then it is killed, and nobody waits for its end."""
     if process is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What each rank measures, in processes of the gang that end before the training's ranks start."""
+"""Runs in each rank of a preflight: measures the rank, and in a host's first rank the host."""
 
 from __future__ import annotations
 

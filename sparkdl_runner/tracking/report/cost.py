@@ -1,4 +1,4 @@
-"""What a training took of its hosts: hours of GPUs, or of cores where it has none, and energy.
+"""The cost of a training: hours of GPUs, or of cores where it has none, and energy.
 
 Held, not used: ranks that restart, or wait for data, hold theirs as well.
 """

@@ -37,7 +37,7 @@ def page_of(summary: RunSummary, script: str = "") -> str:
 
 
 def sections_of(summary: RunSummary) -> str:
-    """What the page shows, as HTML without scripts: an element for each thing that may change."""
+    """The page's content as HTML without scripts. Each part that may change is one element."""
     warnings = {
         "Ranks": summary.warning,
         "Slow": summary.slow_ranks,

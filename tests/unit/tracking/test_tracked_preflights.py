@@ -31,7 +31,7 @@ def test_later_runs_of_an_experiment_know_what_hosts_reached(store: str) -> None
     assert second.earlier_rates() == [{"a": 9e9}]
     second.client.set_tag(first.run_id, RATES_TAG, "{broken")
     assert second.earlier_rates() == []
-    # What no store holds is left out.
+    # Text that is too long for a tag is cut, and too many rates are left out.
     second.preflight({"lines": ["x" * 9000], "rates": {str(host): 1e9 for host in range(999)}})
     second.close(None)
     tags = second.client.get_run(second.run_id).data.tags

@@ -1,4 +1,4 @@
-"""Spare workers for the restart of ranks that run now: who goes on need not import torch first."""
+"""Spare workers for a restart of the ranks that run now, which then need not import torch."""
 
 from __future__ import annotations
 

@@ -250,9 +250,10 @@ class ConnectGang(StageGang):
         )
         # The server cancels the query of a session before the client takes that for stopped.
         deadline = time.monotonic() + STOPPED_SECONDS
-        while isinstance(explained, RunCancelledError) and time.monotonic() < deadline:
-            if not application_end and (application_end := self.application_end()):
-                return self.explained(error, failures, application_end)
+        is_cancelled = isinstance(explained, RunCancelledError)
+        while is_cancelled and not application_end and time.monotonic() < deadline:
+            if end := self.application_end():
+                return self.explained(error, failures, end)
             time.sleep(0.05)
         return explained
 

@@ -10,7 +10,7 @@ from sparkdl_runner.launch.agent.spares.restart_spares import RESTART_SECONDS, R
 
 
 class Kept:
-    """What was asked of the pool: seconds, and whether for a restart."""
+    """Stands for the pool, and notes each call: the seconds, and if it is for a restart."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[float, bool]] = []

@@ -217,7 +217,7 @@ def test_a_secret_of_the_run_is_in_no_error(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.fixture
 def cell(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What a notebook shows in the cell."""
+    """The outputs of a notebook's cell."""
     told: list[Any] = []
 
     class Handle:

@@ -1,4 +1,4 @@
-"""Which collectives a worker says it has called: by torch's recorder, and by Horovod's frames."""
+"""A worker tells its last collectives: torch's by the recorder, Horovod's by frames."""
 
 from __future__ import annotations
 
