@@ -53,7 +53,7 @@ make_environment() {
 
 # The lane's own server: what differs between environments is the client.
 start_server() {
-    "$lane" jobs/benchmarks/tracking_server.py "$folder" >"$folder/url" 2>"$folder/server.err" &
+    "$lane" jobs/benchmarks/servers/tracking_server.py "$folder" >"$folder/url" 2>"$folder/server.err" &
     server=$!
     while [ ! -s "$folder/url" ]; do
         kill -0 "$server" 2>/dev/null || { cat "$folder/server.err" >&2 && exit 1; }

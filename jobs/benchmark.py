@@ -1,114 +1,109 @@
 """Measures what this package is fast at, beside what else there is, in one and the same run.
 
-python jobs/benchmark.py launch      # from a call to its result
-python jobs/benchmark.py convert     # from a DataFrame to files
-python jobs/benchmark.py loader      # from files to batches
-python jobs/benchmark.py mixing      # how well batches of a sorted table mix
-python jobs/benchmark.py memory      # the memory of a rank, beside its budget
-python jobs/benchmark.py remote      # from an S3 server to batches
-python jobs/benchmark.py images      # JPEGs, beside torch's DataLoader and others
-python jobs/benchmark.py fit         # Trainer beside a loop that is written by hand
-python jobs/benchmark.py faults      # from a fault to its error, and what is left
-python jobs/benchmark.py slow-rank   # whether a slow rank is named, and no healthy one
-python jobs/benchmark.py goodput     # a training whose ranks are killed, beside Ray Train
-python jobs/benchmark.py scale       # the driver with up to 4,096 simulated ranks
-python jobs/benchmark.py life        # a named training whose driver is killed
-python jobs/benchmark.py storage     # checkpoints that others read, and storage that fails
-python jobs/benchmark.py endurance   # many runs in one session, and much output
-python jobs/benchmark.py checkpoint  # what saving costs the step loop
-python jobs/benchmark.py tracking    # what telling MLflow costs the step loop
-python jobs/benchmark.py frameworks  # Lightning and others, beside torchrun
-python jobs/benchmark.py transform   # from a DataFrame to its predictions
+python jobs/benchmark.py all         # every part, within an hour; --quick: ten minutes
+python jobs/benchmark.py launch      # one part, with its own options
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
+import shlex
 import signal
+import subprocess
 import sys
+import tempfile
+import time
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
-from benchmarks import (
-    checkpoint,
-    convert,
-    endurance,
-    faults,
-    fit,
-    frameworks,
-    goodput,
-    images,
-    launch,
-    life,
-    loader,
-    memory,
-    mixing,
-    remote,
-    scale,
-    slow_rank,
-    storage,
-    tracking,
-    transform,
-)
-from benchmarks.figures import versions
+from benchmarks.parts import PARTS
+from benchmarks.suite.compare import comparison
+from benchmarks.suite.mlflow_run import log
+from benchmarks.suite.page import page
+from benchmarks.suite.report import case_report, missed, part_report, suite_report
+from benchmarks.suite.text import text
+from benchmarks.suite.turns import run
 
-BENCHMARKS = {
-    "launch": launch,
-    "convert": convert,
-    "images": images,
-    "loader": loader,
-    "memory": memory,
-    "mixing": mixing,
-    "remote": remote,
-    "fit": fit,
-    "frameworks": frameworks,
-    "faults": faults,
-    "goodput": goodput,
-    "slow-rank": slow_rank,
-    "scale": scale,
-    "endurance": endurance,
-    "life": life,
-    "storage": storage,
-    "checkpoint": checkpoint,
-    "tracking": tracking,
-    "transform": transform,
-}
+ALL = "all"
 
 
 def main() -> int:
-    """Runs one benchmark, writes its report as JSON and prints it as a table.
+    """Runs one part or all, writes the report as JSON and as a page, and prints it.
 
     Returns:
-        The exit code: 1 if something of ours gave no figure, or a wrong one.
+        The exit code: 1 if a goal was missed, or something of ours gave no figure.
     """
-    parser = argparse.ArgumentParser(description="Measure this package beside its peers.")
-    subparsers = parser.add_subparsers(required=True, metavar="BENCHMARK", dest="benchmark")
-    for name, benchmark in BENCHMARKS.items():
-        one = subparsers.add_parser(
-            name,
-            help=benchmark.HELP,
-            description=benchmark.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        benchmark.add_arguments(one)
-        output = Path(f"benchmark-{name}.json")
-        one.add_argument("--output", type=Path, default=output, help="the JSON file")
-    arguments = parser.parse_args()
+    arguments = _parser().parse_args()
     # An exception, so that the benchmark ends its processes and removes its network namespaces.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    benchmark = BENCHMARKS[arguments.benchmark]
-    settings = {key: value for key, value in vars(arguments).items() if key != "output"}
-    report = {
-        "benchmark": settings.pop("benchmark"),
-        "cores": len(os.sched_getaffinity(0)),
-        "versions": versions(),
-        "settings": settings,
-        **benchmark.measure(arguments),
-    }
+    old = json.loads(arguments.compare.read_text()) if arguments.compare else None
+    if arguments.part == ALL:
+        parts = {name: _in_process(name, arguments.quick) for name in arguments.parts}
+    else:
+        parts = {arguments.part: _measured(arguments)}
+    command = shlex.join(["python", "jobs/benchmark.py", *sys.argv[1:]])
+    report = suite_report(command, time.strftime("%Y-%m-%d"), parts)
     arguments.output.write_text(json.dumps(report, indent=2, default=str) + "\n")
-    print(f"\n{benchmark.table(report)}\n\nWritten to {arguments.output}")
-    return 0 if benchmark.is_good(report) else 1
+    html = arguments.output.with_suffix(".html")
+    html.write_text(page(report, old))
+    if arguments.experiment:
+        log(report, arguments.experiment, [arguments.output, html])
+    told = [text(report), *([comparison(old, report)] if old else [])]
+    print("\n" + "\n\n".join(told) + f"\n\nWritten to {arguments.output} and {html}")
+    return 1 if missed(report) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    subparsers = parser.add_subparsers(required=True, metavar="PART", dest="part")
+    every = subparsers.add_parser(ALL, help="all parts, each in a process of its own")
+    every.add_argument("--quick", action="store_true", help="few turns of small cases")
+    every.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    for name, part in PARTS.items():
+        one = subparsers.add_parser(
+            name,
+            help=part.HELP,
+            description=part.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        part.add_arguments(one)
+    for name, one in subparsers.choices.items():
+        output = Path(f"benchmark-{name}.json")
+        one.add_argument("--output", type=Path, default=output, help="the JSON file")
+        one.add_argument("--compare", type=Path, metavar="OLD.json", help="an earlier report")
+        one.add_argument("--experiment", metavar="NAME", help="also logs an MLflow run there")
+    return parser
+
+
+def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Runs the cases of one part, one after another."""
+    own = {"part", "output", "compare", "experiment"}
+    settings = {key: value for key, value in vars(arguments).items() if key not in own}
+    with closing(PARTS[arguments.part].cases(arguments)) as cases:
+        return part_report(settings, [case_report(case, run(case)) for case in cases])
+
+
+def _in_process(name: str, quick: bool) -> dict[str, Any]:
+    """Runs one part in a process of its own, with its short options if asked."""
+    print(f"\n{name}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        output = Path(folder) / "part.json"
+        short = PARTS[name].QUICK if quick else []
+        command = [sys.executable, __file__, name, *short, "--output", str(output)]
+        child = subprocess.Popen(command, stdout=sys.stderr)
+        try:
+            child.wait()
+        finally:
+            child.terminate()
+            child.wait()
+        if not output.exists():
+            return {**part_report({}, []), "unavailable": f"exit code {child.returncode}"}
+        part: dict[str, Any] = json.loads(output.read_text())["parts"][name]
+        return part
 
 
 if __name__ == "__main__":

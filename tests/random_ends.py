@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.slow_server import slow_server
-from benchmarks.tracking_server import TrackingServer
+from benchmarks.servers.slow_server import slow_server
+from benchmarks.servers.tracking_server import TrackingServer
 
 from mlflow_stores import copy_empty, make_empty
 from sparkdl_runner import DistributedRunner, RunConfig, WorkerFailedError, current_world

@@ -1,5 +1,5 @@
 """The benchmarks of ``jobs/benchmark.py``; no file here is a job of its own.
 
-Each benchmark has the same five names: ``HELP``, ``add_arguments``, ``measure``, which returns the
-report, ``table``, which shows it, and ``is_good``, which judges it.
+``parts`` say what is measured, each as cases with their peers and figures; ``suite`` measures them
+in turns, sums them up and shows them. The other folders are what parts need.
 """

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from benchmarks import goodput
+from benchmarks.parts import goodput
 
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "benchmark.py"
 # One of ours and one peer: the others are called in the same way.

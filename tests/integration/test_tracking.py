@@ -26,7 +26,7 @@ from typing import Any
 
 import pytest
 import tracked_functions
-from benchmarks.tracking_server import TrackingServer
+from benchmarks.servers.tracking_server import TrackingServer
 
 from processes import wait_until_gone, workers
 from sparkdl_runner import (

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from benchmarks.tracking_server import TrackingServer
+from benchmarks.servers.tracking_server import TrackingServer
 
 from private_certificate import speak_https
 from sparkdl_runner import DistributedRunner, RunConfig

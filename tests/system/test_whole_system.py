@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from benchmarks.tracking_server import TrackingServer
+from benchmarks.servers.tracking_server import TrackingServer
 from mlflow_pages import RunPages
 from postgres import Postgres
 from standalone_cluster import StandaloneCluster, environment_for

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.object_store import ObjectStore, object_store
+from benchmarks.servers.object_store import ObjectStore, object_store
 from pyarrow import fs
 
 from one_module import replace_in

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs
 import pytest
-from benchmarks.object_store import ObjectStore, object_store
+from benchmarks.servers.object_store import ObjectStore, object_store
 
 from sparkdl_runner.data import DatasetError, make_spark_converter
 

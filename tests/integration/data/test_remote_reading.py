@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
-from benchmarks.object_store import ObjectStore, every, object_store
-from benchmarks.remote import upload
+from benchmarks.servers.object_store import ObjectStore, every, object_store
+from benchmarks.parts.remote import upload
 
 from sparkdl_runner.base import retrying
 from sparkdl_runner.data import DatasetError, make_spark_converter

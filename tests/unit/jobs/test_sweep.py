@@ -5,7 +5,9 @@ from __future__ import annotations
 import pyarrow.parquet as pq
 import pytest
 import torch
-from benchmarks import array_seeds, small_files, sweep, sweep_rank, sweep_tables
+from benchmarks.parts import array_seeds, small_files, sweep
+from benchmarks.ranks import sweep_rank
+from benchmarks.tables import sweep_tables
 
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME
 

@@ -1,0 +1,1 @@
+"""What a benchmark does to this host: namespaces, memory, and what is left behind."""

@@ -1,0 +1,11 @@
+"""The parts of the benchmark. Each has ``HELP``, ``QUICK``, ``add_arguments`` and ``cases``."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from benchmarks.parts import launch
+
+PARTS: dict[str, ModuleType] = {
+    "launch": launch,
+}

@@ -1,0 +1,203 @@
+"""The goodput of a training whose ranks are killed, here and under Ray Train.
+
+The same training of two ranks, on local[2] and on a cluster of Ray's own on this host, saves a
+checkpoint every few steps. The same faults strike both: SIGKILL of a rank, at a moment within the
+first step after a number of steps has been made. Ray starts again at once; ours does so after an
+attempt that saved a further checkpoint. Goodput is the time of the steps that counted, each once,
+divided by the time from the call to its result. Ray is measured where it can be imported: ``pip
+install "ray[train]"``, which no lane has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import add_launchers, aligned, positive, reason_of
+from benchmarks.ranks.goodput_training import training
+from benchmarks.peers.ray_train import start_ray
+from sparkdl_runner.jobs.spark.session import start_spark
+
+HELP = "a training whose ranks are killed, beside Ray Train"
+RANKS = 2
+SPARE_SECONDS = 60.0
+LOOK_SECONDS = 0.005
+
+Fault = tuple[int, int, float]
+"""After how many steps, which rank, and how many seconds later."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    parser.add_argument("--kills", type=positive, default=6)
+    parser.add_argument("--steps", type=positive, default=300)
+    parser.add_argument("--step-seconds", type=float, default=0.1, help="the least that one takes")
+    parser.add_argument("--every", type=positive, default=10, help="steps between checkpoints")
+    parser.add_argument("--seed", type=int, default=0, help="of the faults")
+    add_launchers(parser, LAUNCHERS)
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Lets the same faults strike each launcher's training, one training after another."""
+    draw = random.Random(arguments.seed)
+    after = sorted(draw.sample(range(1, arguments.steps), arguments.kills))
+    faults = [
+        (step, draw.randrange(RANKS), draw.uniform(0, arguments.step_seconds)) for step in after
+    ]
+    spark = start_spark("goodput benchmark", slots=RANKS)
+    results = {name: _measured(name, faults, arguments) for name in arguments.launchers}
+    spark.stop()
+    return {"faults": faults, "results": results}
+
+
+def _measured(name: str, faults: list[Fault], arguments: argparse.Namespace) -> dict[str, Any]:
+    print(f"  {name}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="goodput-") as folder:
+        given = {
+            "folder": folder,
+            "steps": arguments.steps,
+            "every": arguments.every,
+            "step_seconds": arguments.step_seconds,
+        }
+        try:
+            launch = LAUNCHERS[name](given, arguments.kills)
+        except ImportError as error:
+            return {"unavailable": reason_of(error)}
+        struck_at: list[float] = []
+        is_over = threading.Event()
+        killer = threading.Thread(target=_kill, args=(Path(folder), faults, struck_at, is_over))
+        killer.start()
+        began = time.time()
+        try:
+            launch()
+        finally:
+            wall = time.time() - began
+            is_over.set()
+            killer.join()
+        return figures_of(Path(folder), wall, struck_at)
+
+
+def _kill(
+    folder: Path, faults: list[Fault], struck_at: list[float], is_over: threading.Event
+) -> None:
+    struck: set[int] = set()
+    for step, rank, delay in faults:
+        # Of ranks that were started since the fault before, so that each fault ends a training.
+        while not any(pid not in struck and made >= step for pid, made, _, _ in _steps(folder)):
+            if is_over.wait(LOOK_SECONDS):
+                return
+        time.sleep(delay)
+        os.kill(int((folder / f"pid-{rank}").read_text()), signal.SIGKILL)
+        struck_at.append(time.time())
+        struck |= {pid for pid, _, _, _ in _steps(folder)}
+    (folder / "all-struck").touch()
+
+
+def _steps(folder: Path) -> list[tuple[int, int, float, float]]:
+    """Rank 0's steps so far: the process that made each, its number, begin and end."""
+    file = folder / "steps-0"
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    found = [line.split() for line in lines if line.endswith("\n")]
+    return [(int(pid), int(step), float(one), float(two)) for pid, step, one, two in found]
+
+
+def figures_of(folder: Path, wall: float, struck_at: list[float]) -> dict[str, Any]:
+    """The figures of one training, from the steps that rank 0 wrote down.
+
+    Args:
+        folder: Where that is.
+        wall: From the call to its result, in seconds.
+        struck_at: When each fault struck.
+    """
+    steps = _steps(folder)
+    counted = {step: end - begin for _, step, begin, end in steps}
+    begins: dict[int, float] = {}
+    for pid, _, begin, _ in steps:
+        begins.setdefault(pid, begin)
+    again = [min(one for one in begins.values() if one > at) - at for at in struck_at]
+    return {
+        "goodput": sum(counted.values()) / wall,
+        "wall_seconds": wall,
+        "steps": len(counted),
+        "steps_lost": len(steps) - len(counted),
+        "kills": len(struck_at),
+        "again_seconds": again,
+        "median_again_seconds": statistics.median(again),
+    }
+
+
+# The launchers. What they import, and their clusters, are there before the clock starts. ---------
+
+
+def _distributed_runner(
+    spare_seconds: float, given: dict[str, Any], kills: int
+) -> Callable[[], Any]:
+    from sparkdl_runner import DistributedRunner, RunConfig
+
+    config = RunConfig(
+        max_restarts=kills,
+        spare_seconds=spare_seconds,
+        tracking=False,
+    )
+    runner = DistributedRunner(num_proc=RANKS, backend="torch", run_config=config)
+    return lambda: runner.run(training(under_ray=False), given)
+
+
+def _torch_trainer(given: dict[str, Any], kills: int) -> Callable[[], Any]:
+    start_ray(RANKS)
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    trainer = TorchTrainer(
+        training(under_ray=True),
+        train_loop_config=given,
+        scaling_config=ScalingConfig(num_workers=RANKS),
+        torch_config=TorchConfig(backend="gloo"),
+        run_config=RunConfig(
+            storage_path=given["folder"], failure_config=FailureConfig(max_failures=kills)
+        ),
+    )
+    fit: Callable[[], Any] = trainer.fit
+    return fit
+
+
+LAUNCHERS: dict[str, Callable[[dict[str, Any], int], Callable[[], Any]]] = {
+    "DistributedRunner": partial(_distributed_runner, 0),
+    "DistributedRunner, spares": partial(_distributed_runner, SPARE_SECONDS),
+    "TorchTrainer (Ray)": _torch_trainer,
+}
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """A row for each launcher."""
+    rows: list[tuple[str, ...]] = [
+        ("", "goodput", "wall", "kills", "steps made again", "from kill to next step")
+    ]
+    for name, one in report["results"].items():
+        if "unavailable" in one:
+            rows.append((name, f"unavailable: {one['unavailable']}"))
+            continue
+        cells = (f"{one['goodput']:.1%}", f"{one['wall_seconds']:.1f} s", str(one["kills"]))
+        again = f"{one['median_again_seconds']:.2f} s"
+        rows.append((name, *cells, str(one["steps_lost"]), again))
+    return aligned(rows)
+
+
+def is_good(report: Mapping[str, Any]) -> bool:
+    """Whether each of our trainings made all its steps, and all faults struck."""
+    settings = report["settings"]
+    return all(
+        (one["steps"], one["kills"]) == (settings["steps"], settings["kills"])
+        for name, one in report["results"].items()
+        if "unavailable" not in one
+    )

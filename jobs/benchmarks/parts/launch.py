@@ -1,0 +1,250 @@
+"""How long it takes from a call to its result, for this package and its peers.
+
+Every launcher runs the same work as two ranks on local[2]: import torch, initialise the backend,
+one allreduce. Two figures: calls in a session that has seen this launcher before, in turns; and the
+first call in a new session of a new process. Of ours there are also calls that find the spares that
+the call before has left, as in a notebook, and calls of ranks on this host, without Spark.
+
+Ray's TorchTrainer has a cluster of Ray's own, on this host, which has started before the clock. It
+is measured where Ray can be imported: ``pip install "ray[train]"``, which no lane has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from typing import Any
+
+import psutil
+
+from benchmarks.peers.ray_train import allreduce_under_ray
+from benchmarks.ranks.processes import module_command, module_environment
+from benchmarks.suite.case import Case, Figure
+from benchmarks.suite.options import positive
+from benchmarks.suite.turns import reason_of
+from sparkdl_runner.jobs.spark.session import start_spark
+
+HELP = "from a call to its result, beside horovod.spark.run, TorchDistributor and Ray Train"
+RANKS = 2
+WITH_SPARES = ", spares"
+ON_THIS_HOST = ("DistributedRunner(torch), this host", "HorovodRunner, this host")
+ON_SPARK = tuple(
+    name + spares
+    for name in ("HorovodRunner", "DistributedRunner(torch)")
+    for spares in ("", WITH_SPARES)
+)
+OURS = (
+    *ON_SPARK,
+    *(name + spares for name in ON_THIS_HOST for spares in ("", WITH_SPARES)),
+)
+PEERS = ("horovod.spark.run", "TorchDistributor", "TorchTrainer (Ray)")
+FIRST_CALL_TIMEOUT_SECONDS = 300
+SPARE_SECONDS = 300.0
+# How long spares may take to import torch, and how little they compute once they have.
+READY_TIMEOUT_SECONDS = 120.0
+LOOK_SECONDS = 0.5
+IDLE_SECONDS = 0.02
+FIRST, LATER, SPARES = 5.0, 5.5, 25.0
+"""Goals of first calls, of later ones, and of these with spares, beside the faster peer."""
+
+Launcher = Callable[[], Any]
+
+
+# The work. Nested functions travel by value, so that no rank has to find this file. ------------
+
+
+def _horovod_work() -> Callable[[], float]:
+    def allreduce() -> float:
+        import horovod.torch as hvd
+        import torch
+
+        hvd.init()
+        return float(hvd.allreduce(torch.ones(1), op=hvd.Sum).item())
+
+    return allreduce
+
+
+def _torch_work() -> Callable[[], float]:
+    def allreduce() -> float:
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        ones = torch.ones(1)
+        dist.all_reduce(ones)
+        dist.destroy_process_group()
+        return float(ones.item())
+
+    return allreduce
+
+
+# The launchers. What they import is imported before the clock starts. --------------------------
+
+
+def _horovod_runner(np: int = RANKS, spare_seconds: float = 0) -> Launcher:
+    from sparkdl_runner import HorovodRunner, RunConfig
+
+    runner = HorovodRunner(np=np, run_config=RunConfig(spare_seconds=spare_seconds))
+    return lambda: runner.run(_horovod_work())
+
+
+def _distributed_runner(num_proc: int = RANKS, spare_seconds: float = 0) -> Launcher:
+    from sparkdl_runner import DistributedRunner, RunConfig
+
+    config = RunConfig(spare_seconds=spare_seconds)
+    runner = DistributedRunner(num_proc=num_proc, backend="torch", run_config=config)
+    return lambda: runner.run(_torch_work())
+
+
+def _horovod_spark_run() -> Launcher:
+    import horovod.spark
+
+    # Its ranks' addresses are logged at every start unless it is told to be silent.
+    return lambda: horovod.spark.run(_horovod_work(), num_proc=RANKS, verbose=0)[0]
+
+
+def _torch_distributor() -> Launcher:
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    # It can be made only in a session.
+    options: dict[str, Any] = {"num_processes": RANKS, "local_mode": False, "use_gpu": False}
+    return lambda: TorchDistributor(**options).run(_torch_work())
+
+
+LAUNCHERS: dict[str, Callable[[], Launcher]] = {
+    "HorovodRunner": cache(_horovod_runner),
+    "DistributedRunner(torch)": cache(_distributed_runner),
+    "HorovodRunner, spares": cache(partial(_horovod_runner, RANKS, SPARE_SECONDS)),
+    "DistributedRunner(torch), spares": cache(partial(_distributed_runner, RANKS, SPARE_SECONDS)),
+    ON_THIS_HOST[0]: cache(partial(_distributed_runner, -RANKS)),
+    ON_THIS_HOST[0] + WITH_SPARES: cache(partial(_distributed_runner, -RANKS, SPARE_SECONDS)),
+    ON_THIS_HOST[1]: cache(partial(_horovod_runner, -RANKS)),
+    ON_THIS_HOST[1] + WITH_SPARES: cache(partial(_horovod_runner, -RANKS, SPARE_SECONDS)),
+    "horovod.spark.run": cache(_horovod_spark_run),
+    "TorchDistributor": cache(_torch_distributor),
+    "TorchTrainer (Ray)": cache(partial(allreduce_under_ray, RANKS)),
+}
+
+
+QUICK = ["--repeat", "1", "--first-calls", "1"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of this part."""
+    parser.add_argument("--repeat", type=positive, default=5, help="calls of each in a session")
+    parser.add_argument("--first-calls", type=positive, default=3, help="of each, in new sessions")
+    parser.add_argument("--launchers", nargs="+", choices=list(LAUNCHERS), default=list(LAUNCHERS))
+
+
+def cases(arguments: argparse.Namespace) -> Iterator[Case]:
+    """First calls, and then calls in one session."""
+    # Peers announce every start and end; the table is what is wanted.
+    logging.disable(logging.INFO)
+    firsts = [one for one in arguments.launchers if WITH_SPARES not in one]
+    goals = dict.fromkeys(ON_SPARK, FIRST)
+    yield _case("first call in a session", _first_call, firsts, goals, arguments.first_calls)
+    spark = start_spark("launch benchmark", slots=RANKS)
+    goals = {one: SPARES if WITH_SPARES in one else LATER for one in ON_SPARK}
+    yield _case(
+        "later calls", _timed_call, arguments.launchers, goals, arguments.repeat, warm_ups=1
+    )
+    spark.stop()
+
+
+def _case(
+    name: str,
+    call: Callable[[str], dict[str, float]],
+    launchers: Sequence[str],
+    goals: Mapping[str, float],
+    turns: int,
+    warm_ups: int = 0,
+) -> Case:
+    figure = Figure(unit="s", better="less", least_ratios=goals)
+    return Case(
+        name=name,
+        figures={"call to result": figure},
+        ours={one: partial(call, one) for one in launchers if one in OURS},
+        peers={one: partial(call, one) for one in launchers if one in PEERS},
+        turns=turns,
+        warm_ups=warm_ups,
+        facts={"ranks": RANKS, "time": "from a call in a session to its result"},
+    )
+
+
+def _timed_call(name: str) -> dict[str, float]:
+    """Seconds from a call to its result.
+
+    Raises:
+        RuntimeError: The ranks did not sum what they should have.
+    """
+    launch = LAUNCHERS[name]()
+    if name.endswith(WITH_SPARES):
+        launch()
+    # Spares that an earlier launcher's call has left would take a core while they import torch.
+    _await_spares(left=name.endswith(WITH_SPARES))
+    started = time.perf_counter()
+    total = launch()
+    seconds = time.perf_counter() - started
+    if total != RANKS:
+        raise RuntimeError(f"the allreduce of {RANKS} ones returned {total}")
+    return {"call to result": seconds}
+
+
+def _await_spares(*, left: bool) -> None:
+    """Waits until the workers below this process do nothing any more: they are spares.
+
+    Args:
+        left: Whether the call before has left some, so that at least one has to appear.
+    """
+    deadline = time.monotonic() + READY_TIMEOUT_SECONDS
+    spent, now = -1.0, 0.0
+    while time.monotonic() < deadline and ((left and not now) or now - spent > IDLE_SECONDS):
+        spent = now
+        time.sleep(LOOK_SECONDS)
+        now = 0.0
+        for one in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):  # It has just ended.
+                if "sparkdl_runner.launch.worker" in one.cmdline():
+                    now += sum(one.cpu_times()[:2])
+
+
+def _first_call(name: str) -> dict[str, float]:
+    """The same in a new process, which starts a session in which nothing has run."""
+    child = subprocess.run(
+        module_command("parts.launch", name),
+        env=module_environment(),
+        capture_output=True,
+        text=True,
+        timeout=FIRST_CALL_TIMEOUT_SECONDS,
+    )
+    try:
+        # Lines before the last are what the launcher itself prints.
+        answer = json.loads(child.stdout.strip().rpartition("\n")[2])
+    except ValueError:
+        last_words = child.stderr.strip().rpartition("\n")[2]
+        answer = f"exit code {child.returncode}: {last_words}"
+    if isinstance(answer, str):
+        raise RuntimeError(answer)
+    return dict(answer)
+
+
+def _answer_of_child(name: str) -> dict[str, float] | str:
+    try:
+        LAUNCHERS[name]()
+        spark = start_spark("launch benchmark", slots=RANKS)
+        seconds = _timed_call(name)
+        spark.stop()
+    except Exception as error:
+        return reason_of(error)
+    return seconds
+
+
+if __name__ == "__main__":
+    print(json.dumps(_answer_of_child(sys.argv[1])))

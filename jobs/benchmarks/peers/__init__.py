@@ -1,0 +1,1 @@
+"""What others do, beside which this package is measured."""

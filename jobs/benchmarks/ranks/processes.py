@@ -1,0 +1,89 @@
+"""Processes of a benchmark's own: children that run one of its modules, and what they use."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+JOBS = Path(__file__).parents[2]
+MOST_LETTERS = 200
+_Answer = TypeVar("_Answer")
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of this package."""
+    return [sys.executable, "-m", f"benchmarks.{module}", *arguments]
+
+
+def module_environment() -> dict[str, str]:
+    """The environment in which such a command finds this package."""
+    path = [str(JOBS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
+def answer_of(module: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Runs a module of this package in a process of its own, and reads its last line.
+
+    Raises:
+        RuntimeError: It failed; with the last line of its errors.
+    """
+    done = subprocess.run(
+        module_command(module, json.dumps(request)),
+        env=module_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(last_line(done.stderr))
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def in_fresh_process(
+    function: Callable[..., _Answer], *arguments: Any, preloaded: Sequence[str]
+) -> _Answer:
+    """Calls a function in a process of its own, forked from one that has only made imports.
+
+    Args:
+        function: Of a module of this package.
+        arguments: Its arguments.
+        preloaded: The modules that were imported, where they are installed.
+
+    Raises:
+        Exception: What the function raised.
+    """
+    # Where the processes find this package; petastorm's warnings are many.
+    os.environ.update(module_environment(), PYTHONWARNINGS="ignore")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(preloaded))
+    with ProcessPoolExecutor(1, context) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def cpu_seconds() -> float:
+    """The processor time of this process and its children, above all the JVM.
+
+    It counts children that have ended, at the process that waited for them: Spark ends Python
+    workers that were idle for a minute, and without them the time would go back.
+    """
+    total = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        times = process.cpu_times()
+        total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def last_line(errors: str) -> str:
+    """The last line of what a process wrote to its standard error: Python's error, shortened."""
+    lines = errors.strip().splitlines() or ["it ended without a word"]
+    return lines[-1] if len(lines[-1]) <= MOST_LETTERS else f"{lines[-1][:MOST_LETTERS]}…"

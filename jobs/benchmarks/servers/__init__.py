@@ -1,0 +1,1 @@
+"""Servers on this host, for as long as a measurement lasts."""
