@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+BATCH = 8
+
 
 def training(*, under_ray: bool) -> Callable[[dict[str, Any]], None]:
     """Makes the function of a rank. Nested functions travel by value, to either launcher.
@@ -43,7 +45,7 @@ def training(*, under_ray: bool) -> Callable[[dict[str, Any]], None]:
                         time.sleep(0.01)
                 began = time.time()
                 optimizer.zero_grad()
-                ranks(torch.randn(8, 256)).square().mean().backward()
+                ranks(torch.randn(BATCH, 256)).square().mean().backward()
                 optimizer.step()
                 time.sleep(given["step_seconds"])
                 steps.write(f"{os.getpid()} {step} {began} {time.time()}\n")

@@ -1,4 +1,7 @@
-"""A training for ``life``: ``python -m benchmarks.ranks.life_training FOLDER STEPS STEP_SECONDS``."""
+"""A training for ``life``.
+
+``python -m benchmarks.ranks.life_training FOLDER NAME STEPS STEP_SECONDS``
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ import json
 import sys
 from typing import Any
 
+RANKS, BATCH = 2, 8
+
 
 def train(checkpoint_url: str, steps: int, step_seconds: float) -> dict[str, Any]:
-    """Trains in two ranks, with a checkpoint every five steps; returns a digest of the weights."""
+    """Trains in all ranks, with a checkpoint every five steps; returns a digest of the weights."""
     import hashlib
     import time
     from pathlib import Path
@@ -29,7 +34,7 @@ def train(checkpoint_url: str, steps: int, step_seconds: float) -> dict[str, Any
         first = restored.step if restored else 0
         for step in range(first + 1, steps + 1):
             optimizer.zero_grad()
-            loss = ranks(torch.randn(8, 16)).square().mean()
+            loss = ranks(torch.randn(BATCH, 16)).square().mean()
             loss.backward()
             optimizer.step()
             time.sleep(step_seconds)
@@ -44,17 +49,17 @@ def train(checkpoint_url: str, steps: int, step_seconds: float) -> dict[str, Any
 
 
 def main() -> None:
-    """Runs it under a name, and prints what it returned and its MLflow run."""
+    """Runs it under its name, and prints what it returned."""
     from sparkdl_runner import DistributedRunner, RunConfig
     from sparkdl_runner.tracking import Tracking
 
-    folder, steps, step_seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    folder, name, steps, step_seconds = sys.argv[1:]
     tracking = Tracking(
         tracking_uri=f"sqlite:///{folder}/mlflow.db", report=False, system_metrics=False
     )
-    runner = DistributedRunner(num_proc=-2, run_config=RunConfig(name="life", tracking=tracking))
-    value = runner.run(train, f"{folder}/checkpoints", steps, step_seconds)
-    print(json.dumps({**value, "run_id": runner.mlflow_run_id}), flush=True)
+    runner = DistributedRunner(num_proc=-RANKS, run_config=RunConfig(name=name, tracking=tracking))
+    value = runner.run(train, f"{folder}/{name}", int(steps), float(step_seconds))
+    print(json.dumps(value), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Many agents in one process, for the scale benchmark: the log channel's protocol, no workers.
 
-``python -m benchmarks.ranks.scale_agents``: the first line of standard input is JSON with the driver's
-address and the channel's key, and who this process's agents are.
+``python -m benchmarks.ranks.scale_agents``: the first line of standard input is JSON with the
+driver's address and the channel's key, and who this process's agents are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One attempt of so many simulated ranks, for the scale benchmark: prints its figures as JSON.
 
-``python -m benchmarks.ranks.scale_driver RANKS PROCESSES SECONDS``. The driver's classes are the real
-ones; its memory and processor time are this process's own.
+``python -m benchmarks.ranks.scale_driver RANKS PROCESSES SECONDS``. The driver's classes are the
+real ones; its memory and processor time are this process's own.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def attempt_of(num_proc: int, processes: int, seconds: float) -> dict[str, float
     ]
     cpu = time.process_time()
     assignments_of(peers, backend="torch", attempt=0, version=__version__)
-    figures = {"assignment_cpu_s": time.process_time() - cpu}
+    figures = {"ranks assigned": time.process_time() - cpu}
     gang = SimulatedGang(num_proc, processes)
     try:
         clock, cpu = time.perf_counter(), time.process_time()
@@ -137,12 +137,12 @@ def attempt_of(num_proc: int, processes: int, seconds: float) -> dict[str, float
             if time.perf_counter() - clock > PATIENCE_SECONDS:
                 raise TimeoutError(f"{joined} of {num_proc} ranks have joined")
             time.sleep(0.5)
-        figures["joined_s"] = time.perf_counter() - clock
-        figures["joined_cpu_s"] = time.process_time() - cpu
+        figures["all joined"] = time.perf_counter() - clock
+        figures["joining"] = time.process_time() - cpu
         clock, cpu = time.perf_counter(), time.process_time()
         time.sleep(seconds)
         passed = time.perf_counter() - clock
-        figures["watching_cores"] = (time.process_time() - cpu) / passed
+        figures["watching"] = (time.process_time() - cpu) / passed
         clock, cpu = time.perf_counter(), time.process_time()
         gang.kill_one()
         try:
@@ -150,11 +150,11 @@ def attempt_of(num_proc: int, processes: int, seconds: float) -> dict[str, float
             raise AssertionError("the failure was not heard")
         except RunnerError as error:
             told = str(error)
-        figures["failure_s"] = time.perf_counter() - clock
-        figures["failure_cpu_s"] = time.process_time() - cpu
-        figures["error_characters"] = len(told)
-        figures["names_the_cause"] = told.startswith(f"Rank {num_proc // 2} of {num_proc} ")
-        figures["memory_mb"] = _peak_bytes() / 1e6
+        figures["failure told"] = time.perf_counter() - clock
+        figures["telling"] = time.process_time() - cpu
+        figures["error"] = len(told)
+        figures["cause named"] = float(told.startswith(f"Rank {num_proc // 2} of {num_proc} "))
+        figures["memory"] = _peak_bytes() / 1e6
     finally:
         gang.close()
         gang.server.close()
