@@ -24,13 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.ray_train import start_ray
-from benchmarks.ranks.goodput_training import BATCH, training
+from benchmarks.ranks.killed_training import FACTS, RANKS, training
 from benchmarks.suite.case import Case, Figure
 from benchmarks.suite.options import positive
 from sparkdl_runner.jobs.spark.session import start_spark
 
 HELP = "a training whose ranks are killed, beside Ray Train"
-RANKS = 2
 SPARE_SECONDS = 60.0
 LOOK_SECONDS = 0.005
 SECONDS = Figure(unit="s", better="less")
@@ -81,13 +80,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
         figures=FIGURES,
         ours=ours,
         peers=peers,
-        facts={
-            "ranks": RANKS,
-            "batch of a rank": BATCH,
-            "global batch": RANKS * BATCH,
-            "faults": faults,
-            "kill to next step": "the median of the kills",
-        },
+        facts={**FACTS, "faults": faults, "kill to next step": "the median of the kills"},
     )
     spark.stop()
 

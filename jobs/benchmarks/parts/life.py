@@ -19,13 +19,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ranks.life_training import BATCH, RANKS
+from benchmarks.ranks.killed_training import FACTS
 from benchmarks.ranks.processes import last_line, module_command, module_environment
 from benchmarks.suite.case import Case, Figure
 from benchmarks.suite.options import positive
 
 HELP = "kill the driver of a named training, and start it again"
-UNDISTURBED = "undisturbed"
+EVERY = 5
+"""Steps between two checkpoints."""
 
 QUICK = ["--kills", "1"]
 
@@ -42,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """Runs one training undisturbed, and then others that are killed."""
     with tempfile.TemporaryDirectory(prefix="life-") as folder:
-        killed = _Killed(folder, arguments)
         yield Case(
             name="the driver is killed once",
             figures={
@@ -50,27 +50,22 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
                 "second call to result": Figure(unit="s", better="less"),
                 "went on from step": Figure(unit="", better="more"),
             },
-            ours={"ours": killed.measure},
+            ours={"ours": _Killed(Path(folder), arguments).measure},
             turns=arguments.kills,
-            facts={
-                "ranks": RANKS,
-                "batch of a rank": BATCH,
-                "global batch": RANKS * BATCH,
-                "steps": arguments.steps,
-            },
+            facts={**FACTS, "steps": arguments.steps, "steps between checkpoints": EVERY},
         )
 
 
 class _Killed:
-    """Trainings of one folder and one MLflow store, each with a name of its own."""
+    """Trainings of one MLflow store, each with a folder and a name of its own."""
 
-    def __init__(self, folder: str, arguments: argparse.Namespace) -> None:
+    def __init__(self, folder: Path, arguments: argparse.Namespace) -> None:
         self._folder = folder
         self._steps: int = arguments.steps
         self._step_seconds: float = arguments.step_seconds
         self._draw = random.Random(arguments.seed)
         self._numbers = count(1)
-        self._weights = self._finish(UNDISTURBED)["weights"]
+        self._weights = self._finish("undisturbed")["weights"]
 
     def measure(self) -> dict[str, float]:
         """Kills the driver between the first step and the last, and gives the command again.
@@ -81,12 +76,10 @@ class _Killed:
         name = f"life-{next(self._numbers)}"
         after = self._draw.uniform(0, (self._steps - 1) * self._step_seconds)
         with self._start(name) as killed:
-            begun = Path(self._folder, f"{name}-begun")
-            while not begun.exists() and killed.poll() is None:
+            while not (self._folder / name / "steps-0").exists() and killed.poll() is None:
                 time.sleep(0.05)
             time.sleep(after)
             killed.send_signal(signal.SIGKILL)
-            killed.communicate()
         if killed.returncode != -signal.SIGKILL:
             raise RuntimeError(f"the driver ended with exit code {killed.returncode} before")
         began = time.monotonic()
@@ -102,30 +95,32 @@ class _Killed:
         }
 
     def _start(self, name: str) -> subprocess.Popen[str]:
-        given = [self._folder, name, str(self._steps), str(self._step_seconds)]
+        folder = self._folder / name
+        folder.mkdir(exist_ok=True)
+        (folder / "all-struck").touch()
+        given = {"folder": str(folder), "steps": self._steps, "step_seconds": self._step_seconds}
         return subprocess.Popen(
-            module_command("ranks.life_training", *given),
+            module_command("ranks.killed_training", json.dumps({**given, "every": EVERY}), name),
             env=module_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
-    def _finish(self, name: str) -> dict[str, Any]:
+    def _finish(self, name: str) -> Any:
         """Gives the command, and returns what it says at its end."""
         ended = self._start(name)
         out, problem = ended.communicate()
         if ended.returncode:
             raise RuntimeError(last_line(problem))
-        found: dict[str, Any] = json.loads(out.splitlines()[-1])
-        return found
+        return json.loads(out.splitlines()[-1])
 
     def _is_logged_once(self, name: str) -> bool:
         """Whether there is one run of this name, with each step's metric once."""
         import mlflow
 
         client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{self._folder}/mlflow.db")
-        runs = [one for one in client.search_runs(["0"]) if one.info.run_name == name]
+        runs = client.search_runs(["0"], filter_string=f"run_name = '{name}'")
         steps = [
             sorted(point.step for point in client.get_metric_history(one.info.run_id, "loss"))
             for one in runs
