@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -55,11 +54,7 @@ def test_scale_runs_simulated_ranks_to_the_failure_of_one(tmp_path: Path) -> Non
         assert sides_of(report, "scale", case, "cause named") == {"ours": [1]}
         # Ranks that failed alike are told in one line, whatever their number.
         assert sides_of(report, "scale", case, "error")["ours"][0] < 1500
-    first, _, exponents = report["parts"]["scale"]["cases"]
-    assert set(exponents["figures"]) == set(first["figures"]) - {"cause named"}
-    memory = [sides_of(report, "scale", case, "memory")["ours"][0] for case in (0, 1)]
-    expected = math.log2(memory[1] / memory[0])
-    assert sides_of(report, "scale", 2, "memory")["ours"] == [pytest.approx(expected)]
+        assert sides_of(report, "scale", case, "all joined")["ours"][0] > 0
 
 
 def test_launch_measures_ours_beside_a_peer(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-import namespaces
 import pytest
+
+import namespaces
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "mixed_faults", "--count", "1", "--backends", "horovod"]

@@ -21,10 +21,8 @@ from benchmarks.suite.options import positive
 from sparkdl_runner.jobs.spark.session import start_spark
 
 HELP = "many runs in one session, and much output"
-_SETTLING_SECONDS = 5.0
-_LINES_PER_SECOND = 5000
-_LINE = "x" * 999 + "\n"
-LEFT = Figure(unit="", better="less")
+_SETTLING_SECONDS, _LINES_PER_SECOND = 5.0, 5000
+LESS = Figure(unit="", better="less")
 
 QUICK = ["--runs", "5", "--rounds", "1", "--seconds", "3"]
 
@@ -33,21 +31,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this part."""
     parser.add_argument("--backends", nargs="+", default=["horovod", "torch"])
     parser.add_argument("--runs", type=positive, default=40, help="runs in a row")
-    rounds = "of training in silence and loudly"
-    parser.add_argument("--rounds", type=positive, default=3, help=rounds)
+    parser.add_argument("--rounds", type=positive, default=3, help="of two trainings each")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each training of a round")
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """What many runs leave in the driver, and what much output costs."""
-    spark = start_spark("sparkdl_runner endurance benchmark", slots=RANKS)
+    spark = start_spark("endurance benchmark", slots=RANKS)
     backends = itertools.cycle(arguments.backends)
     for _ in range(max(2, arguments.runs // 10)):  # Until the driver is warm.
         healthy_run(next(backends))
     yield Case(
         name=f"{arguments.runs} runs in a session",
         figures={
-            "file descriptors left": LEFT,
+            "file descriptors left": LESS,
             "threads left": Figure(unit="", better="less", bound=0),
             "memory left": Figure(unit="MB", better="less"),
         },
@@ -58,7 +55,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
         name="ranks that print",
         figures={
             "speed": Figure(unit="steps/s", better="more"),
-            "lines not shown": Figure(unit="", better="less"),
+            "lines not shown": LESS,
         },
         ours={"5 MB/s each": partial(_train, arguments.seconds, _LINES_PER_SECOND)},
         peers={"nothing": partial(_train, arguments.seconds, 0)},
@@ -99,37 +96,31 @@ def _train(seconds: float, lines_per_second: int) -> dict[str, float]:
     """
     from sparkdl_runner import DistributedRunner, RunConfig
 
-    runner = DistributedRunner(
-        num_proc=RANKS, backend="torch", run_config=RunConfig(driver_log_verbosity="all")
-    )
-    told, shown = io.StringIO(), _Counter()
+    config = RunConfig(driver_log_verbosity="all")
+    runner = DistributedRunner(num_proc=RANKS, backend="torch", run_config=config)
+    told, shown = io.StringIO(), _Terminal()
     with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(told):
-        steps, printed = runner.run(_trains(seconds), lines_per_second)
+        steps, printed = runner.run(_training(), seconds, lines_per_second)
     dropped = sum(map(int, re.findall(r"(\d+) lines of rank \d", told.getvalue())))
-    if shown.lines + dropped < printed:
-        raise RuntimeError(f"{printed} lines were printed, {shown.lines} shown, {dropped} counted")
+    if sum(shown.lines) + dropped < printed:
+        raise RuntimeError(f"of {printed} lines {sum(shown.lines)} were shown, {dropped} told of")
     return {"speed": steps / seconds, **({"lines not shown": dropped / printed} if printed else {})}
 
 
-class _Counter(io.StringIO):
-    """A terminal that takes all lines and keeps none. Ranks' lines come from several threads."""
+class _Terminal(io.StringIO):
+    """A terminal that counts lines and keeps none. Ranks' lines come from several threads."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.lines = 0
-        self._lock = threading.Lock()
+        self.lines: list[int] = []
 
     def write(self, text: str) -> int:
-        lines = text.count("\n")
-        with self._lock:
-            self.lines += lines
+        self.lines.append(text.count("\n"))
         return len(text)
 
 
-def _trains(seconds: float) -> Callable[..., tuple[int, int]]:
-    line = _LINE
-
-    def train(lines_per_second: int) -> tuple[int, int]:
+def _training() -> Callable[..., tuple[int, int]]:
+    def train(seconds: float, lines_per_second: int) -> tuple[int, int]:
         """Steps that were made in the time, and lines that all ranks printed."""
         import sys
         import time
@@ -140,7 +131,7 @@ def _trains(seconds: float) -> Callable[..., tuple[int, int]]:
         dist.init_process_group("gloo")
         torch.set_num_threads(1)
         weight = torch.randn(256, 256)
-        began = time.monotonic()
+        line, began = "x" * 999 + "\n", time.monotonic()
         steps = printed = 0
         while True:
             for _ in range(10):

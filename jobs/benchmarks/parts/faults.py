@@ -3,8 +3,8 @@
 Every fault strikes a real run on ``local[2]`` (an executor's loss one on ``local-cluster``) of each
 backend. ``right`` is 1 if the error names the cause and the rank; ``left`` counts the processes,
 listening ports and temporary files that stay. The logs of failed ranks stay on purpose and do not
-count. After all of them a run of the same session must go through. ``--gang tasks`` starts ranks as
-ordinary tasks, on executors that come for them (dynamic allocation).
+count. After all of them a run of the same session must go through. ``PYSPARK_SUBMIT_ARGS`` may
+choose another cluster for all but that loss, such as one of dynamic allocation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,13 +47,6 @@ RANDOM = [
 ]
 EXECUTOR = Fault(name="executor killed", how="executor", where="allreduce")
 CLUSTER = "local-cluster[2,1,1024]"
-# Executors come for each run, and go.
-GROWING = {
-    "spark.dynamicAllocation.enabled": "true",
-    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
-    "spark.dynamicAllocation.executorIdleTimeout": "2s",
-    "spark.executor.cores": "1",
-}
 HOW = {
     "raise": ("WorkerFailedError", "injected"),
     "kill": ("WorkerDiedError", "SIGKILL"),
@@ -86,30 +79,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backends", nargs="+", default=["horovod", "torch"])
     parser.add_argument("--random", type=int, default=13, help="moments, of each kind and backend")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
-    parser.add_argument("--gang", choices=["barrier", "tasks"], default="barrier", help="of ranks")
-    parser.add_argument("--ranks-per-task", type=int, default=1, help="1 or 2, of two ranks")
     parser.add_argument("--only", default="", help="faults whose name contains this")
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """All faults, those that need executors in a session that has some."""
     faults = [*FAULTS, *(RANDOM if arguments.random else [])]
-    sessions: list[tuple[Mapping[str, str] | None, list[Fault]]]
-    if arguments.gang == "tasks":
-        sessions = [(GROWING, [*faults, EXECUTOR])]
-    else:
-        sessions = [(None, faults), ({}, [EXECUTOR])]
-    for settings, known in sessions:
+    for master, known in (("", faults), (CLUSTER, [EXECUTOR])):
         if chosen := [one for one in known if arguments.only in one.name]:
-            yield from _cases_of_a_session(arguments, settings, chosen)
+            yield from _cases_of_a_session(arguments, master, chosen)
 
 
 def _cases_of_a_session(
-    arguments: argparse.Namespace, settings: Mapping[str, str] | None, faults: list[Fault]
+    arguments: argparse.Namespace, master: str, faults: list[Fault]
 ) -> Iterator[Case]:
-    spark = _start(settings)
+    spark = _start(master)
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-        breaks = _Breaks(spark, Path(folder), arguments)
+        breaks = _Breaks(spark, Path(folder), arguments.seed)
         for backend in arguments.backends:
             healthy_run(backend)  # It loads what later ones find loaded.
         for fault in faults:
@@ -123,40 +109,32 @@ def _cases_of_a_session(
         yield Case(
             name="no fault, after all of these",
             figures={"right": RIGHT},
-            ours={one: partial(_measure_healthy, one) for one in arguments.backends},
+            ours={one: partial(healthy_run, one) for one in arguments.backends},
         )
     spark.stop()
 
 
-def _start(settings: Mapping[str, str] | None) -> Any:
-    """A session on this host, or with executors of their own and these settings."""
-    if settings is not None:
+def _start(master: str) -> Any:
+    """A session on this host, or on another master."""
+    if master:
         import pyspark
         from pyspark.sql import SparkSession
 
         os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
-        builder = SparkSession.builder.master(CLUSTER).config("spark.executor.memory", "1g")
-        for name, value in {"spark.ui.enabled": "false", **settings}.items():
-            builder = builder.config(name, value)
-        builder.getOrCreate()
+        builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+        builder.config("spark.executor.memory", "1g").getOrCreate()
     return start_spark("sparkdl_runner fault benchmark", slots=RANKS)
-
-
-def _measure_healthy(backend: str) -> dict[str, float]:
-    healthy_run(backend)
-    return {"right": 1}
 
 
 class _Breaks:
     """Breaks runs of one session."""
 
-    def __init__(self, spark: Any, folder: Path, arguments: argparse.Namespace) -> None:
+    def __init__(self, spark: Any, folder: Path, seed: int) -> None:
         from sparkdl_runner.data import SparkDatasetConverter, make_spark_converter
 
         self._spark = spark
         self._folder = folder
-        self._ranks_per_task: int = arguments.ranks_per_task
-        self._dice = random.Random(arguments.seed)
+        self._dice = random.Random(seed)
         self._count = 0
         spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, f"file://{folder}/cache")
         self._converter = make_spark_converter(spark.range(10_000).selectExpr("id", "id / 2 AS h"))
@@ -186,28 +164,17 @@ class _Breaks:
         from sparkdl_runner import DistributedRunner, RunConfig, RunnerError
 
         # Only for ranks that hang: on a busy machine a starting rank may lack progress as long.
-        deadline: dict[str, Any] = (
-            {"hang_timeout_seconds": DEADLINE_SECONDS} if fault.how in HANGS else {}
-        )
-        config = RunConfig(
-            driver_log_verbosity="log_callback_only",
-            restart_backoff_seconds=0,
-            ranks_per_task=self._ranks_per_task,
-            **deadline,
-        )
+        deadline = {"hang_timeout_seconds": DEADLINE_SECONDS} if fault.how in HANGS else {}
+        quiet: dict[str, Any] = {"driver_log_verbosity": "log_callback_only", **deadline}
+        config = RunConfig(restart_backoff_seconds=0, **quiet)
         self._spark.sparkContext.setJobGroup(mark.name, fault.name)
         if fault.how == "cancel":
             threading.Thread(target=self._cancel_after, args=(mark,), daemon=True).start()
         notes = io.StringIO()
         try:
             with contextlib.redirect_stderr(notes):
-                DistributedRunner(num_proc=RANKS, backend=backend, run_config=config).run(
-                    work_of_a_rank(),
-                    backend=backend,
-                    fault=fault,
-                    converter=self._converter,
-                    mark=str(mark),
-                )
+                runner = DistributedRunner(num_proc=RANKS, backend=backend, run_config=config)
+                runner.run(work_of_a_rank(), backend, fault, self._converter, str(mark))
         except RunnerError as caught:
             return caught, notes.getvalue()
         return None, notes.getvalue()
@@ -216,10 +183,7 @@ class _Breaks:
         name, words = HOW[fault.how]
         if fault.where == "exit":  # All ranks have returned: the value counts, and a note is shown.
             return error is None and words in notes
-        # The ranks of a task are lost together.
-        alike = self._ranks_per_task if fault.how in ("agent", "executor") else 1
-        rank = getattr(error, "rank", fault.rank)
-        is_rank = rank // alike == fault.rank // alike
+        is_rank = getattr(error, "rank", fault.rank) == fault.rank
         return type(error).__name__ == name and words in str(error) and is_rank
 
     def _cancel_after(self, mark: Path) -> None:

@@ -68,9 +68,9 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     ]
     ours, peers = (
         {
-            name: partial(_measure, launcher, faults, arguments)
-            for name, launcher in launchers.items()
-            if name in arguments.launchers
+            name: partial(_measure, launchers[name], faults, arguments)
+            for name in arguments.launchers
+            if name in launchers
         }
         for launchers in (OURS, PEERS)
     )
@@ -92,12 +92,8 @@ def _measure(launcher: Launcher, faults: list[Fault], arguments: argparse.Namesp
         RuntimeError: It has not made all its steps, or not all faults struck.
     """
     with tempfile.TemporaryDirectory(prefix="goodput-") as folder:
-        given = {
-            "folder": folder,
-            "steps": arguments.steps,
-            "every": arguments.every,
-            "step_seconds": arguments.step_seconds,
-        }
+        names = ("steps", "step_seconds", "every")
+        given = {"folder": folder, **{name: getattr(arguments, name) for name in names}}
         launch = launcher(given, arguments.kills)
         struck_at: list[float] = []
         is_over = threading.Event()

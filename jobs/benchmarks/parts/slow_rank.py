@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from benchmarks.suite.options import positive
 from sparkdl_runner import DistributedRunner, RunConfig
 
 HELP = "whether a slow rank is named, and no rank of a healthy training is"
-RANKS, ROWS, SLOW_RANK, MOST_STEPS = 2, 256, 1, 100
+RANKS, ROWS, SLOW_RANK, MOST_STEPS, BUSY_LOOPS = 2, 256, 1, 100, 2
 _BUSY_LOOP = [sys.executable, "-c", "while True: pass"]
 STEP = Figure(unit="ms", better="less")
 
@@ -35,16 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--healthy", type=positive, default=8, help="healthy trainings")
     parser.add_argument("--slowed", type=positive, default=3, help="trainings with a slowed rank")
     parser.add_argument("--steps", type=positive, default=200, help="steps of each")
-    parser.add_argument("--burners", type=int, default=2, help="busy loops beside healthy ones")
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """Healthy trainings, and slowed ones."""
     facts = {"ranks": RANKS, "batch of a rank": ROWS, "global batch": RANKS * ROWS}
     yield Case(
-        name=f"healthy, beside {arguments.burners} busy loops",
+        name=f"healthy, beside {BUSY_LOOPS} busy loops",
         figures={"a step": STEP, "ranks named": Figure(unit="", better="less", bound=0)},
-        ours={"ours": partial(_measure_healthy, arguments.steps, arguments.burners)},
+        ours={"ours": partial(_measure_healthy, arguments.steps)},
         turns=arguments.healthy,
         facts=facts,
     )
@@ -61,37 +60,39 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     )
 
 
-def _measure_healthy(steps: int, burners: int) -> dict[str, float]:
-    with _busy_loops(burners):
+def _measure_healthy(steps: int) -> dict[str, float]:
+    loops = [subprocess.Popen(_BUSY_LOOP) for _ in range(BUSY_LOOPS)]
+    try:
         seconds, named = _trained(steps, None)
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
     return {"a step": seconds / steps * 1000, "ranks named": len(named)}
 
 
 def _measure_slowed(steps: int) -> dict[str, float]:
     with _half_a_core() as group:
-        seconds, named = _trained(steps, group)
+        seconds, named = _trained(steps, str(group))
     is_right = bool(named) and all(text.startswith(f"rank {SLOW_RANK} ") for _, text in named)
     after = {"named after": named[0][0]} if is_right else {}
     return {"a step": seconds / steps * 1000, "named rightly": float(is_right), **after}
 
 
-def _trained(steps: int, group: Path | None) -> tuple[float, list[tuple[int, str]]]:
-    """Trains; returns the seconds, and at which steps what was said of slow ranks."""
+def _trained(steps: int, group: str | None) -> tuple[float, list[tuple[int, str]]]:
+    """Trains; returns the seconds, and at which steps which rank was named."""
     with tempfile.TemporaryDirectory(prefix="slow-rank-") as folder:
         path = Path(folder) / "events.jsonl"
-        config = RunConfig(
-            tracking=False, events=str(path), driver_log_verbosity="log_callback_only"
-        )
+        config = RunConfig(tracking=False, events=str(path))
         runner = DistributedRunner(num_proc=-RANKS, backend="torch", run_config=config)
-        seconds = runner.run(_train, steps, None if group is None else str(group))
+        seconds = runner.run(_train, steps, group)
         events = [json.loads(line) for line in path.read_text().splitlines()]
     named, step = [], 0
     for event in events:
         step = event.get("step") or step
-        if event["event"] == "slow_ranks":
+        if event["event"] == "slow_ranks" and event["message"].startswith("rank "):
             named.append((step, event["message"]))
-    if named:
-        print(f"  named: {named}", flush=True)
+            print(f"  step {step}: {event['message']}", flush=True)
     return seconds, named
 
 
@@ -123,17 +124,6 @@ def _train(steps: int, group: str | None) -> float:
 
 
 @contextmanager
-def _busy_loops(count: int) -> Iterator[None]:
-    loops = [subprocess.Popen(_BUSY_LOOP) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.wait()
-
-
-@contextmanager
 def _half_a_core() -> Iterator[Path]:
     """A control group, of version 2 or 1, whose processes have half of a core."""
     first = Path("/sys/fs/cgroup")
@@ -141,13 +131,11 @@ def _half_a_core() -> Iterator[Path]:
     group = (first if (first / "cgroup.controllers").exists() else first / "cpu") / name
     group.mkdir()
     try:
-        _set_first(group, {"cpu.max": "50000 100000", "cpu.cfs_quota_us": "50000"})
+        if (group / "cpu.max").exists():
+            (group / "cpu.max").write_text("50000 100000")
+        else:
+            (group / "cpu.cfs_quota_us").write_text("50000")
         yield group
     finally:
         with suppress(OSError):
             group.rmdir()
-
-
-def _set_first(group: Path, values: Mapping[str, str]) -> None:
-    name = next(name for name in values if (group / name).exists())
-    (group / name).write_text(values[name])

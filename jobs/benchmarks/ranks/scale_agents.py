@@ -125,8 +125,7 @@ def _hear(death: asyncio.Event) -> None:
 
 async def _run_all(given: Mapping[str, Any]) -> None:
     death = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_reader(sys.stdin, _hear, death)
+    asyncio.get_running_loop().add_reader(sys.stdin, _hear, death)
     key = bytes.fromhex(given["key"])
     agents = [Agent(Peer.from_json(peer), key, given["victim"]) for peer in given["peers"]]
     await asyncio.gather(*(one.run(given["host"], given["port"], death) for one in agents))
