@@ -6,8 +6,8 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks.parts import goodput
@@ -39,51 +39,22 @@ def test_every_file_beside_it_is_a_job_and_has_help(job: Path) -> None:
     assert done.stdout.startswith(f"usage: {job.name} ")
 
 
+def sides_of(report: dict[str, Any], part: str, case: int, figure: str) -> dict[str, list[float]]:
+    """The numbers of each side for one figure, of each turn."""
+    sides = report["parts"][part]["cases"][case]["figures"][figure]["sides"]
+    return {side: one["values"] for side, one in sides.items()}
+
+
 def test_scale_runs_simulated_ranks_to_the_failure_of_one(tmp_path: Path) -> None:
     few = ["--ranks", "256", "512", "--processes", "1", "--seconds", "0.1", "--repeat", "1"]
     done = run_benchmark(tmp_path, "scale", *few)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "benchmark-scale.json").read_text())
-    assert report["names_the_cause"]
-    # Ranks that failed alike are told in one line, whatever their number.
-    assert max(one["error_characters"] for one in report["results"].values()) < 1500
-    assert set(report["exponents"]) == set(report["results"]["512"])
-    assert (tmp_path / "benchmark-scale.png").stat().st_size > 0
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
-def test_faults_over_two_hosts_are_told_rightly_and_leave_nothing(tmp_path: Path) -> None:
-    # This seed draws the death of a rank alone.
-    one = ["--only", "none", "--mixed", "1", "--seed", "1", "--backends", "horovod"]
-    done = run_benchmark(tmp_path, "faults", *one)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (result,) = json.loads((tmp_path / "benchmark-faults.json").read_text())["results"]
-    assert result["fault"] == "kill"
-    assert result["is_correct"], result
-    assert result["left"] == []
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
-def test_a_benchmark_that_is_asked_to_end_takes_its_hosts_along(tmp_path: Path) -> None:
-    command = [sys.executable, str(JOB), "faults", "--only", "none", "--mixed", "1"]
-    benchmark = subprocess.Popen([*command, "--backends", "horovod"], cwd=tmp_path)
-    try:
-        deadline = time.monotonic() + 300
-        while not (hosts := hosts_of(benchmark)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert hosts
-        benchmark.terminate()
-        assert benchmark.wait(300) == 143
-    finally:
-        benchmark.kill()
-    assert hosts_of(benchmark) == set()
-
-
-def hosts_of(benchmark: subprocess.Popen[bytes]) -> set[str]:
-    """The network namespaces that a benchmark of faults has made."""
-    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
-    name = f"sdf{benchmark.pid % 200 + 20}h"
-    return {line.split()[0] for line in listed.stdout.splitlines() if line.startswith(name)}
+    for case in (0, 1):
+        assert sides_of(report, "scale", case, "cause named") == {"ours": [1]}
+        # Ranks that failed alike are told in one line, whatever their number.
+        assert sides_of(report, "scale", case, "error")["ours"][0] < 1500
+        assert sides_of(report, "scale", case, "all joined")["ours"][0] > 0
 
 
 def test_launch_measures_ours_beside_a_peer(tmp_path: Path) -> None:
@@ -124,12 +95,13 @@ def test_faults_are_told_right_and_leave_nothing(tmp_path: Path) -> None:
     done = run_benchmark(tmp_path, "faults", *arguments, "--output", "faults.json")
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "faults.json").read_text())
-    assert {one["fault"] for one in report["results"]} == {
-        "raise at start",
-        "kill at start",
-        "exit at start",
-    }
-    assert all(one["is_correct"] for one in report["results"])
+    *struck, healthy = report["parts"]["faults"]["cases"]
+    assert [one["name"] for one in struck] == ["raise at start", "kill at start", "exit at start"]
+    for case, _ in enumerate(struck):
+        assert sides_of(report, "faults", case, "right") == {"torch": [1]}
+        assert sides_of(report, "faults", case, "left") == {"torch": [0]}
+        assert 0 < sides_of(report, "faults", case, "fault to error")["torch"][0] < 60
+    assert healthy["figures"]["right"]["sides"]["torch"]["values"] == [1]
 
 
 def test_goodput_of_a_training_that_was_killed_once(tmp_path: Path) -> None:
@@ -137,9 +109,11 @@ def test_goodput_of_a_training_that_was_killed_once(tmp_path: Path) -> None:
     done = run_benchmark(tmp_path, "goodput", *short, "--launchers", "DistributedRunner")
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "benchmark-goodput.json").read_text())
-    one = report["results"]["DistributedRunner"]
-    assert (one["steps"], one["kills"], len(one["again_seconds"])) == (20, 1, 1)
-    assert 20 * 0.05 / one["wall_seconds"] <= one["goodput"] < 1
+    (case,) = report["parts"]["goodput"]["cases"]
+    found = {name: one["sides"]["DistributedRunner"] for name, one in case["figures"].items()}
+    one = {name: side["values"][0] for name, side in found.items()}
+    assert 20 * 0.05 / one["call to result"] <= one["goodput"] < 1
+    assert one["kill to next step"] == one["slowest of the kills"] > 0
 
 
 def test_goodput_counts_each_step_once(tmp_path: Path) -> None:
@@ -148,12 +122,10 @@ def test_goodput_counts_each_step_once(tmp_path: Path) -> None:
     (tmp_path / "steps-0").write_text("".join([*first, *again, "72 11 21"]))
     assert goodput.figures_of(tmp_path, wall=30.0, struck_at=[8.5]) == {
         "goodput": (5 + 5 * 0.5) / 30,
-        "wall_seconds": 30.0,
-        "steps": 10,
-        "steps_lost": 2,
-        "kills": 1,
-        "again_seconds": [7.5],
-        "median_again_seconds": 7.5,
+        "call to result": 30.0,
+        "steps made again": 2,
+        "kill to next step": 7.5,
+        "slowest of the kills": 7.5,
     }
 
 
@@ -162,8 +134,9 @@ def test_many_runs_and_much_output_are_measured(tmp_path: Path) -> None:
     done = run_benchmark(tmp_path, "endurance", *short, "--output", "figures.json")
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "figures.json").read_text())
-    assert report["growth"]["threads"][0] == report["growth"]["threads"][1]
-    assert report["output"]["lines"] > 0
+    assert sides_of(report, "endurance", 0, "threads left") == {"ours": [0]}
+    assert set(sides_of(report, "endurance", 1, "speed")) == {"5 MB/s each", "nothing"}
+    assert 0 <= sides_of(report, "endurance", 1, "lines not shown")["5 MB/s each"][0] < 1
 
 
 def test_checkpoint_measures_the_wait_and_the_speed(tmp_path: Path) -> None:
