@@ -1,8 +1,7 @@
 """Loaders beside each other: rows/s and memory of every engine, on the same files.
 
 Every measurement is a set of fresh processes, one for each rank, which have made their imports and
-start reading together. Packed documents are counted in tokens. petastorm's row loader is slow, and
-reads smaller shards: there are as many as files.
+begin together. Documents count as tokens. petastorm's row loader is slow, and reads smaller shards.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -30,27 +30,16 @@ from benchmarks.tables.loader_tables import SCALARS, SEQUENCE_LENGTH
 from sparkdl_runner.data.batches.loader import ArrowLoader
 from sparkdl_runner.data.dataset.manifest import Manifest
 
-QUEUE_ROWS = 50_000
-"""The rows among which petastorm shuffles."""
-_ARROW_COLUMNS = ("ragged", "string")
-"""Tables whose rows differ in length: the loop by hand moves them as Arrow's arrays."""
-
+QUEUE_ROWS = 50_000  # Among which petastorm shuffles.
 _Batches = Iterator[Mapping[str, Any]]
 
 
 def read(engine: str, shard: Shard) -> tuple[int, float, float, float, int]:
     """Reads one shard with a fresh loader, from making it to its last batch.
 
-    Args:
-        engine: A key of ``ENGINES``.
-        shard: What to read.
-
     Returns:
         Rows (of packed documents: tokens), seconds by the clock, by the processor (of all threads)
         and to the first batch, and bytes of memory at most, beyond those before.
-
-    Raises:
-        ImportError: The engine is not installed.
     """
     batches = ENGINES[engine](shard)
     # Imports leave garbage. Collecting it takes long, and is no side's work: so before the clock.
@@ -60,7 +49,7 @@ def read(engine: str, shard: Shard) -> tuple[int, float, float, float, int]:
     began, cpu_began = time.perf_counter(), time.process_time()
     ended, cpu_ended = began, cpu_began
     for batch in batches:
-        rows += _tokens(batch) if shard.table == "packed" else rows_of(batch)
+        rows += _rows(batch)
         ended, cpu_ended = time.perf_counter(), time.process_time()
         first = first or ended - began
     return rows, ended - began, cpu_ended - cpu_began, first, _memory("VmHWM") - memory
@@ -72,18 +61,12 @@ def _memory(name: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
-def rows_of(batch: Mapping[str, Any]) -> int:
-    """The rows of a batch."""
+def _rows(batch: Mapping[str, Any]) -> int:
+    if "tokens_document_ids" in batch:
+        return int(np.count_nonzero(batch["tokens_document_ids"].numpy()))
     if "visits_offsets" in batch:
         return len(batch["visits_offsets"]) - 1
     return len(next(iter(batch.values())))
-
-
-def _tokens(batch: Mapping[str, Any]) -> int:
-    if "tokens_document_ids" in batch:
-        return int(np.count_nonzero(batch["tokens_document_ids"].numpy()))
-    tokens = batch["tokens"]
-    return tokens.numel() if isinstance(tokens, torch.Tensor) else len(tokens)
 
 
 def _arrow(shard: Shard, **more: Any) -> _Batches:
@@ -161,8 +144,7 @@ def _naive(shard: Shard) -> _Batches:
         yield _batch(_joined(held), 0, rows, shard.table)
 
 
-_Part = tuple[Path, int, int, int]
-"""A row group: path, number, and which of its rows."""
+_Part = tuple[Path, int, int, int]  # A row group: path, number, and which of its rows.
 
 
 def _parts(shard: Shard) -> list[_Part]:
@@ -174,13 +156,12 @@ def _parts(shard: Shard) -> list[_Part]:
         return [(path, at, 0, rows) for path, at, rows in groups[shard.rank :: shard.ranks]]
     total = sum(rows for _, _, rows in groups)
     first, last = (total * one // shard.ranks for one in (shard.rank, shard.rank + 1))
-    parts, passed = [], 0
-    for path, at, rows in groups:
-        begin, end = max(first - passed, 0), min(last - passed, rows)
-        if begin < end:
-            parts.append((path, at, begin, end))
-        passed += rows
-    return parts
+    begins = accumulate((rows for _, _, rows in groups), initial=0)
+    parts = (
+        (path, at, max(first - begin, 0), min(last - begin, rows))
+        for (path, at, rows), begin in zip(groups, begins, strict=False)
+    )
+    return [one for one in parts if one[2] < one[3]]
 
 
 def _decoded(part: _Part, *, use_threads: bool = True) -> pa.Table:
@@ -191,7 +172,7 @@ def _decoded(part: _Part, *, use_threads: bool = True) -> pa.Table:
 
 def _shuffled(table: str, column: Any, order: torch.Tensor | None) -> Any:
     """A column of a row group in its new order: Arrow's own, or a tensor."""
-    if table in _ARROW_COLUMNS:
+    if table in ("ragged", "string"):  # Rows that differ in length.
         return column if order is None else column.take(pa.array(order.numpy()))
     is_array = pa.types.is_list(column.type)
     numbers: Any = torch.from_numpy((column.flatten() if is_array else column).to_numpy())
@@ -203,7 +184,7 @@ def _joined(held: list[dict[str, Any]]) -> dict[str, Any]:
     if len(held) == 1:
         return held[0]
     is_tensor = isinstance(next(iter(held[0].values())), torch.Tensor)
-    join: Callable[[list[Any]], Any] = torch.cat if is_tensor else pa.concat_arrays
+    join: Any = torch.cat if is_tensor else pa.concat_arrays
     return {name: join([one[name] for one in held]) for name in held[0]}
 
 
@@ -233,18 +214,14 @@ def _decode_only(shard: Shard) -> _Batches:
 
 
 def _hugging_face(shard: Shard) -> _Batches:
-    """Documents packed by ``map``, as Hugging Face's own examples do it, and torch's loader."""
+    """Documents packed by ``map``, as in Hugging Face's examples: the rest of 1,000 is lost."""
     import datasets
     from torch.utils.data import DataLoader
 
     def pack(examples: dict[str, Any]) -> dict[str, Any]:
         tokens = list(chain(*examples["tokens"]))
-        starts = range(0, len(tokens), SEQUENCE_LENGTH)
+        starts = range(0, len(tokens) - SEQUENCE_LENGTH + 1, SEQUENCE_LENGTH)
         return {"tokens": [tokens[start : start + SEQUENCE_LENGTH] for start in starts]}
-
-    def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
-        sequences = [row["tokens"] for row in rows]
-        return {"tokens": torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)}
 
     def batches() -> _Batches:
         paths = sorted(map(str, Path(shard.folder).glob("*.parquet")))
@@ -252,7 +229,8 @@ def _hugging_face(shard: Shard) -> _Batches:
             documents = datasets.Dataset.from_parquet(paths, cache_dir=cache)
             documents = documents.shard(shard.ranks, shard.rank)
             packed = documents.map(pack, batched=True).with_format("torch")
-            yield from DataLoader(packed, batch_size=16, shuffle=True, collate_fn=collate)
+            for batch in DataLoader(packed, batch_size=16, shuffle=True):
+                yield {"tokens": batch["tokens"].flatten()}
 
     return batches()
 

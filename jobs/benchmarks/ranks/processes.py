@@ -57,16 +57,10 @@ def in_fresh_processes(
     *,
     preloaded: Sequence[str],
 ) -> list[_Answer]:
-    """Calls a function in new processes, one for each request, forked from one that made imports.
+    """Calls a function in new processes, one for each request, and raises what it raises.
 
-    Args:
-        function: Of a module of this package. Where all are to begin together, it calls
-            :func:`await_others`.
-        requests: Its arguments.
-        preloaded: The modules that were imported, where they are installed.
-
-    Raises:
-        Exception: What the function raised.
+    The processes are forked from one that has only imported the ``preloaded`` modules, where they
+    are installed. Where all are to begin together, the function calls :func:`await_others`.
     """
     # Where the processes find this package; petastorm's warnings are many.
     os.environ.update(module_environment(), PYTHONWARNINGS="ignore")

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 from benchmarks.ranks.processes import in_fresh_processes
 from benchmarks.suite.case import Figure
-from benchmarks.tables.loader_tables import TABLES
 
-THREADS = 2
-"""That decode for a rank, whatever reads."""
+THREADS = 2  # That decode for a rank, whatever reads.
 SPEED, BY_PROCESSOR = "speed", "by processor time"
 FIRST_BATCH, MEMORY = "first batch", "memory"
 FIGURES = {
@@ -31,7 +29,7 @@ READ_BY: dict[str, tuple[str, ...]] = {
     "hugging_face": ("packed",),
 }
 """The tables of engines that do not read all: petastorm makes no tensors of lists and texts."""
-_PRELOADED = ("benchmarks.ranks.loader_readers", "petastorm.pytorch")
+PRELOADED = ("benchmarks.ranks.loader_readers", "petastorm.pytorch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +54,9 @@ def measured(engine: str, *shards: Shard) -> dict[str, float]:
     """
     from benchmarks.ranks.loader_readers import read  # It imports what only readers need.
 
-    if shards[0].table not in READ_BY.get(engine, TABLES):
+    if shards[0].table not in READ_BY.get(engine, [shards[0].table]):
         return {}
-    found = in_fresh_processes(read, [(engine, one) for one in shards], preloaded=_PRELOADED)
+    found = in_fresh_processes(read, [(engine, one) for one in shards], preloaded=PRELOADED)
     rows, seconds, cpu_seconds, first, memory = zip(*found, strict=True)
     if not sum(rows):
         return {}

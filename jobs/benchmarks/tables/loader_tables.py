@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 SCALARS = [f"c{index:02}" for index in range(33)]
-LIST_LENGTH = 64
-"""The longest list of tables of lists."""
-SEQUENCE_LENGTH = 2048
-"""The length to which documents are packed."""
+LIST_LENGTH = 64  # The longest.
+SEQUENCE_LENGTH = 2048  # To which documents are packed.
 TOKEN_BYTES = 4
-_GROUP_BYTES = 32 << 20
+GROUP_BYTES = 32 << 20
+_Parts = Iterable[tuple[pa.Table, int]]
 
 
 def _array_table(random: np.random.Generator, rows: int) -> dict[str, Any]:
@@ -68,44 +67,23 @@ TABLES: dict[str, tuple[Callable[[np.random.Generator, int], dict[str, Any]], in
 
 
 def write_table(
-    table: str,
-    directory: Path,
-    *,
-    rows: int,
-    files: int,
-    groups: int | None = None,
-    compression: str = "none",
-    keep_footers: bool = True,
+    table: str, directory: Path, *, rows: int, files: int, groups: int | None = None, **how: Any
 ) -> None:
-    """Writes a table's files, and their manifest.
-
-    Args:
-        table: A key of ``TABLES``.
-        directory: Of the files.
-        rows: Of all files.
-        files: How many.
-        groups: Row groups of each; by default so many that one has 32 MiB.
-        compression: Parquet's.
-        keep_footers: Whether all footers are in one file, too, as in remote conversions.
-    """
+    """Writes a table's files, of so many row groups each, by default of 32 MiB, and a manifest."""
     make, row_bytes = TABLES[table]
     random = np.random.default_rng(0)
     counts = [rows * (one + 1) // files - rows * one // files for one in range(files)]
     parts = (
-        (pa.table(make(random, count)), groups or -(-count // (_GROUP_BYTES // row_bytes)))
+        (pa.table(make(random, count)), groups or -(-count // (GROUP_BYTES // row_bytes)))
         for count in counts
     )
-    write_files(parts, directory, compression=compression, keep_footers=keep_footers)
+    write_files(parts, directory, **how)
 
 
 def write_files(
-    parts: Iterable[tuple[pa.Table, int]],
-    directory: Path,
-    *,
-    compression: str = "none",
-    keep_footers: bool = False,
+    parts: _Parts, directory: Path, *, compression: str = "none", keep_footers: bool = True
 ) -> None:
-    """Writes the content of each file in so many row groups, and their manifest."""
+    """Writes the tables of files, each in so many row groups, a manifest, and all footers again."""
     import pyarrow.fs
     import pyarrow.parquet as pq
 

@@ -12,39 +12,38 @@ from benchmarks.ranks import loader_readers
 from benchmarks.ranks.shards import BY_PROCESSOR, FIGURES, FIRST_BATCH, SPEED, Shard
 from benchmarks.suite.report import case_report
 from benchmarks.suite.turns import run
-from benchmarks.tables import random_tables
 from benchmarks.tables.loader_tables import TABLES, write_table
 
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME
 
 
 def test_random_tables_stay_within_their_limits_and_come_again(tmp_path):
-    drawn = [random_tables.drawn(7, index, tmp_path) for index in range(300)]
-    assert drawn[8] == random_tables.drawn(7, 8, tmp_path) != random_tables.drawn(8, 8, tmp_path)
+    drawn = [loader_sweep.drawn(7, index, tmp_path) for index in range(300)]
+    assert drawn[8] == loader_sweep.drawn(7, 8, tmp_path) != loader_sweep.drawn(8, 8, tmp_path)
     for how, shard in drawn:
         rows, files = how["rows"], how["files"]
-        assert random_tables.FEWEST_ROWS <= rows <= random_tables.MOST_ROWS
-        assert rows * TABLES[shard.table][1] <= random_tables.MOST_BYTES
-        assert 1 <= files <= min(random_tables.MOST_FILES, rows // 50)
-        assert 1 <= how["groups"] <= random_tables.MOST_GROUPS
+        assert loader_sweep.FEWEST_ROWS <= rows <= loader_sweep.MOST_ROWS
+        assert rows * TABLES[shard.table][1] <= loader_sweep.MOST_BYTES
+        assert 1 <= files <= min(loader_sweep.MOST_FILES, rows // 50)
+        assert 1 <= how["groups"] <= loader_sweep.MOST_GROUPS
         assert how["groups"] == 1 or rows // files // how["groups"] >= 50
-        assert 0 <= shard.rank < shard.ranks <= random_tables.MOST_RANKS
-        assert random_tables.SMALLEST_BATCH <= shard.batch_size <= random_tables.LARGEST_BATCH
-    assert {shard.table for _, shard in drawn} == set(random_tables.KINDS)
+        assert 0 <= shard.rank < shard.ranks <= loader_sweep.MOST_RANKS
+        assert loader_sweep.SMALLEST_BATCH <= shard.batch_size <= loader_sweep.LARGEST_BATCH
+    assert {shard.table for _, shard in drawn} == set(loader_sweep.KINDS)
     assert max(how["files"] for how, _ in drawn) > 10_000
 
 
 def test_one_random_table_is_there_at_a_time(tmp_path, monkeypatch):
     for name in ("FEWEST_ROWS", "MOST_ROWS"):
-        monkeypatch.setattr(random_tables, name, 301)
-    for how, shard in random_tables.written(1, [4, 2], tmp_path):
+        monkeypatch.setattr(loader_sweep, name, 301)
+    for how, shard in loader_sweep.written(1, [4, 2], tmp_path):
         (folder,) = tmp_path.iterdir()
         assert str(folder) == shard.folder
         assert len(list(folder.glob("*.parquet"))) == how["files"]
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("kind", random_tables.KINDS)
+@pytest.mark.parametrize("kind", loader_sweep.KINDS)
 @pytest.mark.parametrize(("shuffle", "groups"), [(True, 1), (False, 3)])
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 def test_ours_and_the_loop_by_hand_read_every_row_of_all_shards_once(
