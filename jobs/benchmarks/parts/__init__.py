@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from benchmarks.parts import endurance, faults, goodput, launch, life, scale, slow_rank
+from benchmarks.parts import (
+    endurance,
+    faults,
+    goodput,
+    launch,
+    life,
+    loader,
+    loader_seeds,
+    loader_sweep,
+    mixing,
+    scale,
+    slow_rank,
+    small_files,
+)
 
 PARTS: dict[str, ModuleType] = {
     "launch": launch,
@@ -14,4 +27,9 @@ PARTS: dict[str, ModuleType] = {
     "life": life,
     "endurance": endurance,
     "scale": scale,
+    "loader": loader,
+    "loader-sweep": loader_sweep,
+    "loader-seeds": loader_seeds,
+    "small-files": small_files,
+    "mixing": mixing,
 }
