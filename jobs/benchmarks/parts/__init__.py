@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from benchmarks.parts import launch
+from benchmarks.parts import checkpoint, convert, launch, tracking, transform
 
 PARTS: dict[str, ModuleType] = {
     "launch": launch,
+    "convert": convert,
+    "checkpoint": checkpoint,
+    "tracking": tracking,
+    "transform": transform,
 }
