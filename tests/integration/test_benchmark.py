@@ -144,20 +144,37 @@ def test_many_runs_and_much_output_are_measured(tmp_path: Path) -> None:
     assert 0 <= sides_of(report, "endurance", 1, "lines not shown")["5 MB/s each"][0] < 1
 
 
+def cases_of(folder: Path, part: str) -> dict[str, Any]:
+    """By name the cases of a part, in the report that its command has written."""
+    report = json.loads((folder / f"benchmark-{part}.json").read_text())
+    return {case["name"]: case for case in report["parts"][part]["cases"]}
+
+
+def values_of(case: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
+    """By figure and side what all turns gave."""
+    return {
+        name: {side: numbers["values"] for side, numbers in figure["sides"].items()}
+        for name, figure in case["figures"].items()
+    }
+
+
 def test_checkpoint_measures_the_wait_and_the_speed(tmp_path: Path) -> None:
     """How much either is, is not for a busy machine's test to say."""
     small = ["--megabytes", "8", "--repeat", "2", "--training-megabytes", "4"]
-    short = ["--seconds", "1", "--every-seconds", "0.5"]
-    done = run_benchmark(tmp_path, "checkpoint", *small, *short, "--output", "figures.json")
+    done = run_benchmark(tmp_path, "checkpoint", *small, "--seconds", "1", "--every-seconds", "0.5")
     assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads((tmp_path / "figures.json").read_text())
-    blocked, training = report["blocked"], report["training"]
-    assert [len(blocked["seconds"][kind]) for kind in ("asynchronous", "synchronous")] == [2, 2]
-    expected = blocked["asynchronous_median"] / blocked["synchronous_median"]
-    assert blocked["share"] == pytest.approx(expected)
-    assert training["saves"] == 2
-    assert training["ratio"] > 0
-    assert "asynchronous save blocks the step loop" in done.stdout
+    cases = cases_of(tmp_path, "checkpoint")
+    waits, speed = values_of(cases["save"]), values_of(cases["training"])
+    blocked, complete = waits["step loop blocked"], waits["save complete"]
+    assert blocked.keys() >= {"asynchronous save", "synchronous save", "torch.save"}
+    for side, seconds in blocked.items():
+        assert len(seconds) == 2
+        assert all(
+            0 < one <= all_of_it for one, all_of_it in zip(seconds, complete[side], strict=True)
+        )
+    assert cases["save"]["unavailable"] == {}
+    for rates in speed.values():
+        assert [len(rates[side]) for side in ("a save every 0.5 s", "without")] == [2, 2]
     assert not list(tmp_path.glob("checkpoint-benchmark-*"))
 
 
@@ -174,13 +191,18 @@ def test_fit_measures_trainer_beside_a_loop_by_hand(tmp_path: Path) -> None:
 
 
 def test_tracking_loses_no_metric(tmp_path: Path) -> None:
-    short = ["--steps", "400", "--calls", "500", "--outage-seconds", "1", "--beside-seconds", "8"]
-    done = run_benchmark(tmp_path, "tracking", *short, "--output", "figures.json")
+    short = ["--repeat", "1", "--stretch", "50", "--calls", "500"]
+    done = run_benchmark(
+        tmp_path, "tracking", *short, "--outage-seconds", "1", "--beside-seconds", "8"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads((tmp_path / "figures.json").read_text())
-    for part in ("speed", "outage"):
-        assert report[part]["arrived"] == report[part]["said"] > 0
-    assert all(micros > 0 for micros in report["calls"].values())
+    cases = cases_of(tmp_path, "tracking")
+    calls = cases["call with two metrics"]
+    assert calls["unavailable"] == {}
+    assert all(one > 0 for sides in values_of(calls).values() for (one,) in sides.values())
+    wrong = "points lost or doubled"
+    assert values_of(cases["training"])[wrong] == {"every step logged": [0]}
+    assert values_of(cases["the server gone for 1 s"])[wrong] == {"ours": [0]}
 
 
 def test_loader_measures_every_engine(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import ModuleType
 
 from benchmarks.parts import (
+    checkpoint,
+    convert,
     endurance,
     faults,
     goodput,
@@ -17,6 +19,8 @@ from benchmarks.parts import (
     scale,
     slow_rank,
     small_files,
+    tracking,
+    transform,
 )
 
 PARTS: dict[str, ModuleType] = {
@@ -32,4 +36,8 @@ PARTS: dict[str, ModuleType] = {
     "loader-seeds": loader_seeds,
     "small-files": small_files,
     "mixing": mixing,
+    "convert": convert,
+    "checkpoint": checkpoint,
+    "tracking": tracking,
+    "transform": transform,
 }
