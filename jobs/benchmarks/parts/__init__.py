@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from benchmarks.parts import launch
+from benchmarks.parts import images, launch, memory, remote, text
 
 PARTS: dict[str, ModuleType] = {
     "launch": launch,
+    "images": images,
+    "text": text,
+    "remote": remote,
+    "memory": memory,
 }

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.parts.images import jpegs
+from benchmarks.tables.samples import jpegs
 
 _MIB = 1 << 20
 _GROUP_BYTES = 32 * _MIB
