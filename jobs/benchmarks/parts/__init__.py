@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from benchmarks.parts import images, launch, memory, remote, text
+from benchmarks.parts import formats, launch, memory, remote
 
 PARTS: dict[str, ModuleType] = {
     "launch": launch,
-    "images": images,
-    "text": text,
+    "formats": formats,
     "remote": remote,
     "memory": memory,
 }

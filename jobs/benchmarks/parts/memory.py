@@ -26,11 +26,10 @@ QUICK = ["--tables", "two_ints", "passages", "--scale", "0.05", "--budgets", "64
 _MIB = 1 << 20
 _DEFAULT_MIB = 512
 _MOST = 1.1
+_NAMES = {"reading": "MiB", "of the budget": "", "epoch": "s"}
 FIGURES = {
-    "reading": Figure(unit="MiB", better="less"),
-    "of the budget": Figure(unit="", better="less"),
+    **{name: Figure(unit=unit, better="less") for name, unit in _NAMES.items()},
     "of what it may take": Figure(unit="", better="less", bound=1),
-    "epoch": Figure(unit="s", better="less"),
 }
 
 
@@ -74,7 +73,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
 def _read(table: MemoryTable, place: Mapping[str, Any], budget: int | None) -> dict[str, float]:
     reading = {**table.reading, "memory_budget_bytes": budget, "cache_type": "null"}
     request = {"work": "ours", "epochs": 1, "arguments": reading, **place}
-    *_, (epoch,) = in_stages("ranks.sample_readers", [request])
+    *_, (epoch,) = in_stages([request])
     asked = budget or _DEFAULT_MIB * _MIB
     return {
         "reading": epoch["bytes"] / _MIB,

@@ -1,7 +1,7 @@
 """Loading from an S3 server that is far away, beside loading the same files from the local disk.
 
 The server adds a delay to every request, and may answer some with an error. Ranks are processes of
-their own, which begin each epoch together, after they have opened their loaders.
+their own, which begin each epoch together.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ from benchmarks.tables.loader_tables import TABLES, write_table
 HELP = "batches from remote storage, beside those from the local disk"
 QUICK = ["--tables", "array", "--rows", "100000", "--turns", "1"]
 LOCAL, REMOTE, CACHED = "local", "remote", "remote, cached"
+_SPEEDS = ("first epoch", "second epoch", "of a core")
+_REQUESTS = ("GETs of a row group", "GETs to open", "LISTs")
 FIGURES = {
-    "first epoch": Figure(unit="rows/s", better="more"),
-    "second epoch": Figure(unit="rows/s", better="more"),
-    "of a core": Figure(unit="rows/s", better="more"),
+    **{name: Figure(unit="rows/s", better="more") for name in _SPEEDS},
     "every row": Figure(unit="", better="more", bound=1),
-    "GETs of a row group": Figure(unit="", better="less"),
-    "GETs to open": Figure(unit="", better="less"),
-    "LISTs": Figure(unit="", better="less"),
+    **{name: Figure(unit="", better="less") for name in _REQUESTS},
 }
 
 
@@ -49,6 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """Each table in each way."""
+    ranks, batch = arguments.ranks, arguments.batch_size
+    facts = {"ranks": ranks, "batch of a rank": batch, "global batch": batch * ranks}
     for table in arguments.tables:
         with (
             tempfile.TemporaryDirectory(prefix="benchmark-remote-") as temporary,
@@ -67,13 +67,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
                 turns=arguments.turns,
                 # The server behind the front is asked in the warm-up alone.
                 warm_ups=1,
-                facts={
-                    "ranks": arguments.ranks,
-                    "scaling": "strong",
-                    "batch of a rank": arguments.batch_size,
-                    "global batch": arguments.batch_size * arguments.ranks,
-                    "time": "an epoch of all ranks; opening is not in it",
-                },
+                facts={**facts, "scaling": "strong", "time": "an epoch, without opening"},
             )
 
 
@@ -81,44 +75,31 @@ def _read(
     arguments: argparse.Namespace, store: ObjectStore, folder: Path, way: str
 ) -> dict[str, float]:
     """Two epochs of all ranks in new processes."""
-    manifest = json.loads((folder / "_manifest.json").read_text())
-    is_local = way == LOCAL
-    url = f"file://{folder}" if is_local else store.url_of(folder)
-    options = None if is_local else store.options()
+    request = {"work": "ours", "epochs": 2, "url": str(folder)}
+    if way != LOCAL:
+        request |= {"url": store.url_of(folder), "storage_options": store.options()}
+    reading = {"batch_size": arguments.batch_size, "workers_count": arguments.workers_count}
+    reading |= {"cache_type": "local-disk" if way == CACHED else "null"}
     with tempfile.TemporaryDirectory() as cache:
-        shared = {"batch_size": arguments.batch_size, "workers_count": arguments.workers_count}
-        shared |= {"cache_type": "local-disk" if way == CACHED else "null", "cache_location": cache}
-        shared["shard_count"] = arguments.ranks
-        request = {"work": "ours", "epochs": 2, "url": url, "storage_options": options}
-        stages = in_stages(
-            "ranks.sample_readers",
-            [
-                {**request, "arguments": {**shared, "cur_shard": rank}}
-                for rank in range(arguments.ranks)
-            ],
-        )
-        # After the imports no request has been made.
-        next(stages)
-        counts = [store.counts.copy()]
-        answers = []
-        for stage in stages:
+        reading |= {"cache_location": cache, "shard_count": arguments.ranks}
+        ranks = [{**reading, "cur_shard": rank} for rank in range(arguments.ranks)]
+        requests, answers = [], []
+        for stage in in_stages([{**request, "arguments": one} for one in ranks]):
             answers.append(stage)
-            counts.append(store.counts.copy())
-    opening, first, second = (after - before for before, after in pairwise(counts))
-    epochs = answers[1:]
+            requests.append(store.counts.copy())
+    opening, first, second = (after - before for before, after in pairwise(requests))
+    _, _, *epochs = answers
+    manifest = json.loads((folder / "_manifest.json").read_text())
     rows = [sum(one["samples"] for one in epoch) for epoch in epochs]
-    speeds = [
-        count / max(one["seconds"] for one in epoch)
-        for count, epoch in zip(rows, epochs, strict=True)
-    ]
+    seconds = [max(one["seconds"] for one in epoch) for epoch in epochs]
     used = sum(one["cpu_seconds"] for epoch in epochs for one in epoch)
-    found = {"first epoch": speeds[0], "second epoch": speeds[1], "of a core": sum(rows) / used}
-    found["every row"] = float(rows == [manifest["rows"]] * 2)
-    if is_local:
-        return found
-    return {
-        **found,
-        "GETs of a row group": first["GET"] / manifest["row_groups"]["count"],
-        "GETs to open": opening["GET"],
-        "LISTs": opening["LIST"] + first["LIST"] + second["LIST"],
+    speeds = (rows[0] / seconds[0], rows[1] / seconds[1], sum(rows) / used)
+    found = {
+        **dict(zip(_SPEEDS, speeds, strict=True)),
+        "every row": float(rows == 2 * [manifest["rows"]]),
     }
+    if way == LOCAL:
+        return found
+    groups, lists = manifest["row_groups"]["count"], (opening + first + second)["LIST"]
+    counts = (first["GET"] / groups, opening["GET"], lists)
+    return {**found, **dict(zip(_REQUESTS, counts, strict=True))}

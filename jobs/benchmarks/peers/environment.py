@@ -1,9 +1,4 @@
-"""The environment of the peers that no lane has: Ray, and loaders of other formats.
-
-They fit together. mosaicml-streaming asks for an older transformers, of which it imports two
-classes that are there still, and for clients of storages that are not measured; so it is installed
-without what it asks for.
-"""
+"""The environment of the peers that no lane has: Ray, and loaders of other formats."""
 
 from __future__ import annotations
 
@@ -18,14 +13,10 @@ from benchmarks.ranks.processes import JOBS
 
 COMMAND = "python jobs/benchmark.py peers"
 _PINS = JOBS.parent / "conf" / "constraints-peers.txt"
-_PEERS = ("ray[train]", "litdata", "datasets", "torchdata")
+_PEERS = ("ray[train]", "litdata", "datasets", "torchdata", "torch", "pillow", "psutil")
 _FOR_MOSAIC = "boto3 brotli catalogue numpy python-snappy torchvision tqdm transformers xxhash zstd"
-_FOR_BENCHMARKS = ("torch", "pillow", "psutil")
-_INSTALLS = (
-    ("pip", "setuptools"),
-    (*_PEERS, *_FOR_MOSAIC.split(), *_FOR_BENCHMARKS),
-    ("--no-deps", "mosaicml-streaming"),
-)
+# It asks for an older transformers, and for clients of storages that are not measured.
+_INSTALLS = ((*_PEERS, *_FOR_MOSAIC.split()), ("--no-deps", "mosaicml-streaming"))
 
 
 def peers_python() -> str:

@@ -1,4 +1,4 @@
-"""Reads images and texts with one loader, epoch by epoch, or converts them into what it reads.
+"""Reads images, texts or tables with one loader, epoch by epoch, or converts them for it.
 
 All give batches of the same size in random order, images as uint8 ``[batch, size, size, 3]``. What
 is of other formats runs in the environment of the peers.
@@ -15,11 +15,13 @@ from typing import Any
 
 from benchmarks.ranks.stages import serve
 
+_Request = dict[str, Any]
+_Stages = Iterator[Iterable[int]]
 _SHUFFLED = 1000
 """Rows among which Hugging Face's stream takes the next, as its documentation does."""
 
 
-def _ours(request: dict[str, Any]) -> Iterator[Iterable[int]]:
+def _ours(request: _Request) -> _Stages:
     import pandas  # noqa: F401  A training has imported it, through MLflow.
     import torch  # noqa: F401
     from PIL import Image
@@ -28,22 +30,18 @@ def _ours(request: dict[str, Any]) -> Iterator[Iterable[int]]:
     from sparkdl_runner.data import make_spark_converter
 
     Image.preinit()
-    options = request.get("storage_options")
     yield ()
-    converter = make_spark_converter(request["url"], storage_options=options)
-    arguments = {"num_epochs": 1, "tail": "uneven", "storage_options": options}
-    with converter.make_torch_dataloader(**arguments, **request["arguments"]) as loader:
+    options = {"storage_options": request.get("storage_options")}
+    arguments = {"num_epochs": 1, "tail": "uneven", **options, **request["arguments"]}
+    converter = make_spark_converter(request["url"], **options)
+    with converter.make_torch_dataloader(**arguments) as loader:
         yield ()
         for epoch in range(request["epochs"]):
             loader.set_epoch(epoch)
             yield map(_rows, loader)
 
 
-def _rows(batch: dict[str, Any]) -> int:
-    return len(next(iter(batch.values())))
-
-
-def _files(request: dict[str, Any]) -> Iterator[Iterable[int]]:
+def _files(request: _Request) -> _Stages:
     """One file for each image, as torchvision's ImageFolder has them."""
     from torch.utils.data import DataLoader, Dataset
 
@@ -59,7 +57,7 @@ def _files(request: dict[str, Any]) -> Iterator[Iterable[int]]:
     yield from _epochs(request, DataLoader(Files(), shuffle=True, **_options(request)))
 
 
-def _mosaic(request: dict[str, Any]) -> Iterator[Iterable[int]]:
+def _mosaic(request: _Request) -> _Stages:
     operators = _torchvisions_operators()  # noqa: F841  They go with it.
     from streaming import StreamingDataset
     from torch.utils.data import DataLoader
@@ -79,7 +77,7 @@ def _mosaic(request: dict[str, Any]) -> Iterator[Iterable[int]]:
     yield from _epochs(request, DataLoader(dataset, **_options(request)))
 
 
-def _litdata(request: dict[str, Any]) -> Iterator[Iterable[int]]:
+def _litdata(request: _Request) -> _Stages:
     from litdata import StreamingDataLoader, StreamingDataset
     from litdata.streaming import downloader
 
@@ -93,8 +91,7 @@ def _litdata(request: dict[str, Any]) -> Iterator[Iterable[int]]:
     yield from _epochs(request, StreamingDataLoader(dataset, **_options(request)))
 
 
-def _hugging_face(request: dict[str, Any]) -> Iterator[Iterable[int]]:
-    """A stream of Parquet files, shuffled in a buffer."""
+def _hugging_face(request: _Request) -> _Stages:
     from datasets import load_dataset
     from torch.utils.data import DataLoader
 
@@ -104,8 +101,7 @@ def _hugging_face(request: dict[str, Any]) -> Iterator[Iterable[int]]:
     yield from _epochs(request, DataLoader(stream, **_options(request)))
 
 
-def _torchdata(request: dict[str, Any]) -> Iterator[Iterable[int]]:
-    """Rows of the Arrow files that Hugging Face datasets makes of Parquet files, by number."""
+def _torchdata(request: _Request) -> _Stages:
     from datasets import load_dataset
     from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -114,86 +110,18 @@ def _torchdata(request: dict[str, Any]) -> Iterator[Iterable[int]]:
     yield from _epochs(request, StatefulDataLoader(rows, shuffle=True, **_options(request)))
 
 
-def _to_ours(request: dict[str, Any]) -> Iterator[Iterable[int]]:
-    from pyspark.sql import functions
-
-    from sparkdl_runner.data import write_conversion
-    from sparkdl_runner.jobs.spark.session import start_spark
-
-    spark = start_spark("conversion", slots=request["workers"])
-    yield ()
-    files = spark.read.format("binaryFile").load(request["source"])
-    name = functions.regexp_extract("path", r"(\d+)\.jpg$", 1)
-    images = files.select(files.content.alias("image"), name.cast("int").alias("label"))
-    group_bytes = request["chunk_bytes"]
-    yield [len(write_conversion(images, request["into"], parquet_row_group_size_bytes=group_bytes))]
-    spark.stop()
-
-
-def _to_mosaic(request: dict[str, Any]) -> Iterator[Iterable[int]]:
-    operators = _torchvisions_operators()  # noqa: F841  They go with it.
-    from streaming import MDSWriter
-
-    yield ()
-    columns = {"text": "str"} if request["size"] is None else {"image": "bytes", "label": "int"}
-    with MDSWriter(
-        out=request["into"], columns=columns, size_limit=request["chunk_bytes"]
-    ) as writer:
-        for path in _paths(request):
-            for sample in _samples(path):
-                writer.write(sample)
-    yield [request["rows"]]
-
-
-def _to_litdata(request: dict[str, Any]) -> Iterator[Iterable[int]]:
-    from litdata import optimize
-
-    yield ()
-    optimize(
-        _samples,
-        _paths(request),
-        request["into"],
-        chunk_bytes=request["chunk_bytes"],
-        num_workers=request["workers"],
-        verbose=False,
-    )
-    yield [request["rows"]]
-
-
-def _paths(request: dict[str, Any]) -> list[str]:
-    return sorted(str(path) for path in Path(request["source"]).iterdir())
-
-
-def _samples(path: str) -> Iterator[dict[str, Any]]:
-    """The image of a file, or the rows of a Parquet file."""
-    if path.endswith(".jpg"):
-        yield {"image": Path(path).read_bytes(), "label": int(Path(path).stem)}
-        return
-    import pyarrow.parquet as pq
-
-    for batch in pq.ParquetFile(path).iter_batches():
-        yield from batch.to_pylist()
-
-
-def _torchvisions_operators() -> Any:
-    """Lets torchvision be imported beside a torch without CUDA, where its library does not load."""
-    import torch
-
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        if not hasattr(torch.ops.torchvision, name):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    return library
-
-
-def _options(request: dict[str, Any]) -> dict[str, Any]:
+def _options(request: _Request) -> dict[str, Any]:
     return {"batch_size": request["batch_size"], "num_workers": request["workers"]}
 
 
-def _epochs(request: dict[str, Any], loader: Any) -> Iterator[Iterable[int]]:
+def _epochs(request: _Request, loader: Any) -> _Stages:
     yield ()
     for _ in range(request["epochs"]):
         yield map(_rows, loader)
+
+
+def _rows(batch: dict[str, Any]) -> int:
+    return len(next(iter(batch.values())))
 
 
 def _decoded(size: int | None, sample: dict[str, Any]) -> dict[str, Any]:
@@ -225,13 +153,71 @@ def _s3(process: int) -> Any:
     return boto3.client("s3")
 
 
+def _to_ours(request: _Request) -> _Stages:
+    from pyspark.sql import functions
+
+    from sparkdl_runner.data import write_conversion
+    from sparkdl_runner.jobs.spark.session import start_spark
+
+    spark = start_spark("conversion", slots=request["workers"])
+    yield ()
+    files = spark.read.format("binaryFile").load(request["source"])
+    label = functions.regexp_extract("path", r"(\d+)\.jpg$", 1).cast("int")
+    images = files.select(files.content.alias("image"), label.alias("label"))
+    group_bytes = request["chunk_bytes"]
+    yield [len(write_conversion(images, request["into"], parquet_row_group_size_bytes=group_bytes))]
+    spark.stop()
+
+
+def _to_mosaic(request: _Request) -> _Stages:
+    operators = _torchvisions_operators()  # noqa: F841
+    from streaming import MDSWriter
+
+    yield ()
+    columns = {"text": "str"} if request["size"] is None else {"image": "bytes", "label": "int"}
+    chunk_bytes = request["chunk_bytes"]
+    with MDSWriter(out=request["into"], columns=columns, size_limit=chunk_bytes) as writer:
+        for path in _sources(request):
+            for sample in _samples(path):
+                writer.write(sample)
+    yield [request["rows"]]
+
+
+def _to_litdata(request: _Request) -> _Stages:
+    from litdata import optimize
+
+    yield ()
+    options = {"chunk_bytes": request["chunk_bytes"], "num_workers": request["workers"]}
+    optimize(_samples, _sources(request), request["into"], **options, verbose=False)
+    yield [request["rows"]]
+
+
+def _sources(request: _Request) -> list[str]:
+    return sorted(str(path) for path in Path(request["source"]).iterdir())
+
+
+def _samples(path: str) -> Iterator[dict[str, Any]]:
+    """The image of a file, or the rows of a Parquet file."""
+    if path.endswith(".jpg"):
+        yield {"image": Path(path).read_bytes(), "label": int(Path(path).stem)}
+        return
+    import pyarrow.parquet as pq
+
+    for batch in pq.ParquetFile(path).iter_batches():
+        yield from batch.to_pylist()
+
+
+def _torchvisions_operators() -> Any:
+    """Lets torchvision be imported beside a torch without CUDA, where its library does not load."""
+    import torch
+
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        if not hasattr(torch.ops.torchvision, name):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return library
+
+
 if __name__ == "__main__":
-    serve(
-        {
-            one.__name__[1:]: one
-            for one in (
-                *(_ours, _files, _mosaic, _litdata, _hugging_face, _torchdata),
-                *(_to_ours, _to_mosaic, _to_litdata),
-            )
-        }
-    )
+    readers = (_ours, _files, _mosaic, _litdata, _hugging_face, _torchdata)
+    serve({one.__name__[1:]: one for one in (*readers, _to_ours, _to_mosaic, _to_litdata)})

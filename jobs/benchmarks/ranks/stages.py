@@ -1,4 +1,4 @@
-"""Work in processes of its own, stage by stage: all of them begin each stage together."""
+"""Readers in processes of their own, stage by stage: all ranks begin each stage together."""
 
 from __future__ import annotations
 
@@ -16,28 +16,20 @@ from typing import Any
 from benchmarks.ranks.processes import cpu_seconds, last_line, module_command, module_environment
 
 Work = Callable[[dict[str, Any]], Iterator[Iterable[int]]]
-"""Yields the stages of a request: the first its imports, each the sizes of what it goes through."""
+"""Yields the stages of a request, each the sizes of what it goes through: first its imports."""
 Answer = dict[str, float]
 """``samples``, ``seconds``, ``cpu_seconds`` and the most ``bytes`` since the first stage."""
 
 
 def in_stages(
-    module: str,
     requests: Sequence[Mapping[str, Any]],
     *,
     python: str = sys.executable,
     environment: Mapping[str, str] | None = None,
 ) -> Generator[list[Answer]]:
-    """Starts a process for each request, each a rank.
+    """Starts a process for each request, each a rank, and yields their answers for each stage.
 
-    Args:
-        module: Of this package, which calls :func:`serve`.
-        requests: JSON; ``"work"`` is the name of what to do.
-        python: What runs it.
-        environment: More variables.
-
-    Yields:
-        The answers of all for a stage. The next one begins when the next answers are asked for.
+    A stage begins when its answers are asked for.
 
     Raises:
         RuntimeError: One failed; with the last line of its errors.
@@ -49,7 +41,7 @@ def in_stages(
         errors = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in requests]
         processes = [
             subprocess.Popen(
-                module_command(module, json.dumps(request), python=python),
+                module_command("ranks.sample_readers", json.dumps(request), python=python),
                 env=variables,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -80,20 +72,16 @@ def serve(works: Mapping[str, Work]) -> None:
     # What libraries print is no answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    stages = works[request["work"]](request)
-    base = None
+    stages, base = works[request["work"]](request), None
     while True:
         began, used = time.perf_counter(), cpu_seconds()
         if (stage := next(stages, None)) is None:
             return
-        samples = sum(stage)
+        answer: Answer = {"samples": sum(stage)}
         del stage  # A loader's processes end with its iterator.
-        answer = {
-            "samples": samples,
-            "seconds": time.perf_counter() - began,
-            "cpu_seconds": cpu_seconds() - used,
-            "bytes": _status("VmHWM") - (base or 0),
-        }
+        answer["seconds"] = time.perf_counter() - began
+        answer["cpu_seconds"] = cpu_seconds() - used
+        answer["bytes"] = _status("VmHWM") - (base or 0)
         if base is None:
             Path("/proc/self/clear_refs").write_text("5")  # The peak so far counts no more.
             base = _status("VmRSS")

@@ -59,13 +59,9 @@ class ObjectStore:
 
     def environment(self) -> dict[str, str]:
         """The variables by which boto3, LitData and mosaicml-streaming reach the front."""
-        return {
-            "AWS_ACCESS_KEY_ID": "reader",
-            "AWS_SECRET_ACCESS_KEY": "reader",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": self.url,
-            "S3_ENDPOINT_URL": self.url,
-        }
+        keys = dict.fromkeys(["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"], "reader")
+        urls = dict.fromkeys(["AWS_ENDPOINT_URL", "S3_ENDPOINT_URL"], self.url)
+        return {**keys, **urls, "AWS_DEFAULT_REGION": "us-east-1"}
 
     def forget(self) -> None:
         """Answers anew, since objects were put past the front."""
