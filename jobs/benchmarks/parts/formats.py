@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +34,7 @@ OURS, FILES, LITDATA, MOSAIC = "ours", "files", "litdata", "mosaic"
 HUGGING_FACE, TORCHDATA = "hugging_face", "torchdata"
 LOADERS = (OURS, FILES, LITDATA, MOSAIC, HUGGING_FACE, TORCHDATA)
 CASES = ("disk", "s3", "conversion", "text")
+READ, CONVERTED = ("first epoch", "second epoch", "of a core"), ("alone", "with start")
 QUICK = ["--turns", "1", "--sizes", "500x375", "--images", "60", "--texts", "5000"]
 QUICK += ["--loaders", OURS, FILES, HUGGING_FACE]
 _CHUNK_BYTES = 8 << 20
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", type=positive, default=800, help="of the first size")
     parser.add_argument("--texts", type=positive, default=100_000)
     parser.add_argument("--size", type=positive, default=224, help="pixels of a side in a batch")
-    parser.add_argument("--batch-size", type=positive, default=32, help="of texts 32 times as many")
+    parser.add_argument("--batch-size", type=positive, default=32, help="of texts 32 times")
     parser.add_argument("--workers", type=positive, default=2)
     parser.add_argument("--delay-seconds", type=float, default=0.02, help="of each request to S3")
     parser.add_argument("--turns", type=positive, default=3)
@@ -62,78 +63,70 @@ def _size(text: str) -> tuple[int, int]:
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """Images of each size from the disk; those of the first from S3, and converted; texts."""
-    sizes = arguments.sizes
     for kind in arguments.cases:
-        for size in sizes if kind == "disk" else sizes[:1]:
-            pixels = size[0] * size[1]
-            count = max(8, arguments.images * sizes[0][0] * sizes[0][1] // pixels)
+        for size in arguments.sizes if kind == "disk" else arguments.sizes[:1]:
             with (
                 tempfile.TemporaryDirectory(prefix="benchmark-formats-") as folder,
                 object_store(arguments.delay_seconds) if kind == "s3" else nullcontext() as store,
             ):
-                samples = _Samples(
-                    arguments=arguments,
-                    folder=Path(folder),
-                    rows=arguments.texts if kind == "text" else count,
-                    is_text=kind == "text",
-                    store=store,
-                )
-                if samples.is_text:
-                    _write_stories(samples.source, samples.rows)
-                else:
-                    _write_images(samples.source, size, samples.rows)
-                yield _case(kind, "{}x{}".format(*size), samples)
+                yield _Samples(arguments, kind, size, Path(folder), store).case()
 
 
-def _case(kind: str, size: str, samples: _Samples) -> Case:
-    arguments = samples.arguments
-    unit = "rows/s" if samples.is_text else "images/s"
-    measure: Callable[[str], Mapping[str, float]] = samples.read
-    figures = ["first epoch", "second epoch", "of a core"]
-    time = "first epoch: from the imports to its end, opening included"
-    if kind == "conversion":
-        measure, figures = samples.convert, ["alone", "with start"]
-        time = "with start: imports, of ours also the start of Spark"
-    sides = {one: partial(measure, one) for one in samples.loaders(kind)}
-    return Case(
-        name=f"{samples.rows} {'texts' if samples.is_text else f'images of {size}'}, {kind}",
-        figures={name: Figure(unit=unit, better="more") for name in figures},
-        ours={one: sides[one] for one in sides if one == OURS},
-        peers={one: sides[one] for one in sides if one != OURS},
-        turns=arguments.turns,
-        # The server behind the front is asked in the warm-up alone.
-        warm_ups=int(kind == "s3"),
-        facts={
-            "ranks": 1,
-            "batch of a rank": samples.batch_size,
-            "workers": arguments.workers,
-            "row group, chunk": f"{_CHUNK_BYTES >> 20} MiB",
-            "time": time,
-        },
-    )
-
-
-@dataclass(kw_only=True)
+@dataclass
 class _Samples:
     """Images or texts in a folder, and in the format of each loader once it has been read."""
 
     arguments: argparse.Namespace
+    kind: str
+    size: tuple[int, int]
     folder: Path
-    rows: int
-    is_text: bool
     store: ObjectStore | None
     urls: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def source(self) -> Path:
-        """What the formats are made from."""
-        return self.folder / FILES
+    def __post_init__(self) -> None:
+        self.is_text = self.kind == "text"
+        self.source = self.folder / FILES
+        first, pixels = self.arguments.sizes[0], self.size[0] * self.size[1]
+        images = self.arguments.images * first[0] * first[1] // pixels
+        self.rows = self.arguments.texts if self.is_text else max(8, images)
+        # Of texts 32 times as many.
+        self.batch_size = self.arguments.batch_size * (32 if self.is_text else 1)
 
-    def loaders(self, kind: str) -> list[str]:
-        """Those that a user asked for and that read such samples, or are converted for."""
+    def case(self) -> Case:
+        """Writes the samples, which its sides then read or convert."""
+        self.source.mkdir()
+        if self.is_text:
+            _write_stories(self.source, self.rows)
+        else:
+            for number, jpeg in enumerate(jpegs(*self.size, self.rows)):
+                (self.source / f"{number:06}.jpg").write_bytes(jpeg)
+        is_conversion = self.kind == "conversion"
         left_out = {"conversion": (FILES, HUGGING_FACE, TORCHDATA), "text": (FILES,)}
-        found = left_out.get(kind, (HUGGING_FACE, TORCHDATA))
-        return [one for one in self.arguments.loaders if one not in found]
+        others = left_out.get(self.kind, (HUGGING_FACE, TORCHDATA))
+        measure = self.convert if is_conversion else self.read
+        sides = {one: partial(measure, one) for one in self.arguments.loaders if one not in others}
+        unit, what = (
+            ("rows/s", "texts") if self.is_text else ("images/s", "{}x{}".format(*self.size))
+        )
+        time = "with start: imports, of ours also the start of Spark"
+        return Case(
+            name=f"{self.rows} {what}, {self.kind}",
+            figures={
+                name: Figure(unit=unit, better="more")
+                for name in (CONVERTED if is_conversion else READ)
+            },
+            ours={one: sides[one] for one in sides if one == OURS},
+            peers={one: sides[one] for one in sides if one != OURS},
+            turns=self.arguments.turns,
+            # The server behind the front is asked in the warm-up alone.
+            warm_ups=int(self.kind == "s3"),
+            facts={
+                "ranks": 1,
+                "batch of a rank": self.batch_size,
+                "row group, chunk": f"{_CHUNK_BYTES >> 20} MiB",
+                "time": time if is_conversion else "after the imports, first epoch with opening",
+            },
+        )
 
     def read(self, loader: str) -> dict[str, float]:
         """Goes through two epochs in a new process, with an empty cache.
@@ -154,18 +147,18 @@ class _Samples:
             _, opened, *epochs = self._stages(loader, loader, more)
         if [one["samples"] for one in epochs] != 2 * [self.rows]:
             raise RuntimeError(f"epochs of {[one['samples'] for one in epochs]} samples")
-        return {
-            "first epoch": self.rows / (opened["seconds"] + epochs[0]["seconds"]),
-            "second epoch": self.rows / epochs[1]["seconds"],
-            "of a core": 2 * self.rows / sum(one["cpu_seconds"] for one in epochs),
-        }
+        first, second = opened["seconds"] + epochs[0]["seconds"], epochs[1]["seconds"]
+        of_a_core = sum(one["cpu_seconds"] for one in epochs) / 2
+        times = (first, second, of_a_core)
+        return {name: self.rows / one for name, one in zip(READ, times, strict=True)}
 
     def convert(self, loader: str) -> dict[str, float]:
         """Makes a loader's format once."""
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             start, conversion = self._convert(loader, Path(folder) / loader)
         alone, both = conversion["seconds"], start["seconds"] + conversion["seconds"]
-        return {"alone": self.rows / alone, "with start": self.rows / both}
+        times = (alone, both)
+        return {name: self.rows / one for name, one in zip(CONVERTED, times, strict=True)}
 
     def _convert(self, loader: str, folder: Path) -> list[Answer]:
         more = {"source": str(self.source), "into": str(folder), "chunk_bytes": _CHUNK_BYTES}
@@ -180,11 +173,6 @@ class _Samples:
         reading |= {"cache_type": "local-disk", "cache_location": cache}
         return {"arguments": reading, "storage_options": self.store.options()}
 
-    @property
-    def batch_size(self) -> int:
-        """Of a rank's batch."""
-        return int(self.arguments.batch_size) * (32 if self.is_text else 1)
-
     def _stages(self, loader: str, work: str, more: Mapping[str, Any]) -> list[Answer]:
         size = None if self.is_text else self.arguments.size
         request = {"work": work, "rows": self.rows, "size": size, **more}
@@ -197,18 +185,11 @@ class _Samples:
         return [one for (one,) in stages]
 
 
-def _write_images(folder: Path, size: tuple[int, int], count: int) -> None:
-    folder.mkdir()
-    for number, jpeg in enumerate(jpegs(*size, count)):
-        (folder / f"{number:06}.jpg").write_bytes(jpeg)
-
-
 def _write_stories(folder: Path, rows: int) -> None:
     """Parquet files of as many rows each, or one more."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    folder.mkdir()
     random = np.random.default_rng(0)
     letters = random.integers(97, 123, (_WORDS, 9), dtype=np.uint8)
     words = np.array([bytes(one[: 2 + at % 7]).decode() for at, one in enumerate(letters)])

@@ -68,7 +68,7 @@ def _mosaic(request: _Request) -> _Stages:
 
     yield ()
     is_far = request["url"].startswith("s3:")
-    dataset = Samples(
+    dataset = (Samples if request["size"] else StreamingDataset)(
         remote=request["url"] if is_far else None,
         local=request["cache"] if is_far else request["url"],
         batch_size=request["batch_size"],
@@ -84,7 +84,7 @@ def _litdata(request: _Request) -> _Stages:
     # It would refuse the server here, which has no TLS.
     downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = "true"
     yield ()
-    transform = partial(_decoded, request["size"])
+    transform = partial(_decoded, request["size"]) if request["size"] else None
     dataset = StreamingDataset(
         request["url"], cache_dir=request["cache"], shuffle=True, transform=transform
     )
@@ -124,10 +124,8 @@ def _rows(batch: dict[str, Any]) -> int:
     return len(next(iter(batch.values())))
 
 
-def _decoded(size: int | None, sample: dict[str, Any]) -> dict[str, Any]:
-    """A sample with its image decoded, if it has one, by a function written by hand."""
-    if size is None:
-        return sample
+def _decoded(size: int, sample: dict[str, Any]) -> dict[str, Any]:
+    """A sample with its image decoded, by a function written by hand."""
     import numpy as np
     import torch
     from PIL import Image

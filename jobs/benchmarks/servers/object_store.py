@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import itertools
 import logging
-import shutil
 import threading
 import time
 from collections import Counter
@@ -73,11 +72,8 @@ class ObjectStore:
 
         behind = fs.S3FileSystem(**self.options(self.behind), allow_bucket_creation=True)
         behind.create_dir(BUCKET)
-        for path in folder.rglob("*"):
-            if path.is_file():
-                target = f"{BUCKET}/{folder.name}/{path.relative_to(folder)}"
-                with path.open("rb") as source, behind.open_output_stream(target) as stream:
-                    shutil.copyfileobj(source, stream, 1 << 20)
+        target = f"{BUCKET}/{folder.name}"
+        fs.copy_files(str(folder), target, fs.LocalFileSystem(), behind)
         self.forget()
         return self.url_of(folder)
 
