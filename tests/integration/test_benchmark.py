@@ -252,9 +252,10 @@ def test_memory_is_measured_beside_each_budget(tmp_path: Path) -> None:
     short = ["--tables", "two_ints", "--scale", "0.001", "--budgets", "0", "64"]
     done = run_benchmark(tmp_path, "memory", *short, "--output", "figures.json")
     assert done.returncode == 0, done.stdout + done.stderr
-    results = json.loads((tmp_path / "figures.json").read_text())["results"]
-    assert [one["budget_mib"] for one in results] == [0, 64]
-    assert all(0 < one["share"] < 1.1 for one in results)
+    (case,) = json.loads((tmp_path / "figures.json").read_text())["parts"]["memory"]["cases"]
+    assert case["ours"] == ["default", "64 MiB"]
+    sides = case["figures"]["of the budget"]["sides"]
+    assert all(0 < value < 1.1 for side in case["ours"] for value in sides[side]["values"])
 
 
 def test_memory_of_encoded_tables_is_measured_from_both_storages(tmp_path: Path) -> None:
@@ -262,6 +263,20 @@ def test_memory_of_encoded_tables_is_measured_from_both_storages(tmp_path: Path)
     short = ["--scale", "0.001", "--budgets", "64", "--storage", "local", "s3"]
     done = run_benchmark(tmp_path, "memory", *tables, *short, "--output", "figures.json")
     assert done.returncode == 0, done.stdout + done.stderr
-    results = json.loads((tmp_path / "figures.json").read_text())["results"]
-    assert [one["storage"] for one in results] == ["local", "s3"] * 4
-    assert all(one["is_within"] for one in results)
+    cases = json.loads((tmp_path / "figures.json").read_text())["parts"]["memory"]["cases"]
+    assert [one["name"].split(":")[0] for one in cases] == [
+        f"{table}, {storage}" for table in tables[1:] for storage in ("local", "s3")
+    ]
+    for case in cases:
+        (share,) = case["figures"]["of what it may take"]["sides"]["64 MiB"]["values"]
+        assert 0 < share <= 1
+
+
+def test_a_peer_without_its_environment_says_how_to_make_it(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    short = ["--cases", "text", "--texts", "500", "--turns", "1", "--loaders", "ours", "litdata"]
+    done = run_benchmark(tmp_path, "formats", *short, "--output", "figures.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (case,) = json.loads((tmp_path / "figures.json").read_text())["parts"]["formats"]["cases"]
+    assert all(figure["sides"]["ours"]["values"][0] > 0 for figure in case["figures"].values())
+    assert case["unavailable"]["litdata"].endswith("run python jobs/benchmark.py peers")

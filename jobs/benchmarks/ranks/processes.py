@@ -21,9 +21,9 @@ _Answer = TypeVar("_Answer")
 _start: Any = None
 
 
-def module_command(module: str, *arguments: str) -> list[str]:
+def module_command(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
     """The command that runs a module of this package."""
-    return [sys.executable, "-m", f"benchmarks.{module}", *arguments]
+    return [python, "-m", f"benchmarks.{module}", *arguments]
 
 
 def module_environment() -> dict[str, str]:
