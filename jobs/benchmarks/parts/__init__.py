@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from benchmarks.parts import launch
+from benchmarks.parts import allreduce, launch, train
 
 PARTS: dict[str, ModuleType] = {
     "launch": launch,
+    "allreduce": allreduce,
+    "train": train,
 }
