@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from benchmarks.peers.script_launchers import HERE, RANKS, THREADS, peer_of, run_script
+from benchmarks.peers.script_launchers import HERE, PEERS, RANKS, THREADS, run_script
 from benchmarks.suite.case import Case, Figure
 from benchmarks.suite.options import positive
 
 HELP = "bus bandwidth by size, beside torchrun and horovodrun"
-LEAST = 0.97
+FIGURE = Figure(unit="GB/s", better="more", least_ratios={HERE: 0.97})
 LIBRARIES = ("gloo", "horovod", "nccl")
 KIBIBYTES = [4**power for power in range(10)]
 
@@ -43,14 +43,12 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     has_gpus = torch.cuda.device_count() >= RANKS
     sizes = [1024 * one for one in arguments.kibibytes]
     for library in arguments.libraries or LIBRARIES[: 3 if has_gpus else 2]:
-        peer = peer_of(library)
+        peer = PEERS["horovod" if library == "horovod" else "torch"]
         takes = {one: _bandwidths(one, library, sizes) for one in (HERE, peer)}
         for size in sizes:
             yield Case(
-                name=f"{library}, {_shown(size)}",
-                figures={
-                    "bus bandwidth": Figure(unit="GB/s", better="more", least_ratios={HERE: LEAST})
-                },
+                name=f"{library}, {size >> 10:,} KiB",
+                figures={"bus bandwidth": FIGURE},
                 ours={HERE: partial(takes[HERE], size)},
                 peers={peer: partial(takes[peer], size)},
                 turns=arguments.turns,
@@ -81,10 +79,6 @@ def _bandwidths(launcher: str, library: str, sizes: list[int]) -> Callable[[int]
         return {"bus bandwidth": size / seconds * 2 * (RANKS - 1) / RANKS / 1e9}
 
     return take
-
-
-def _shown(size: int) -> str:
-    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
 
 
 def _memcpy(size: int) -> float:

@@ -15,15 +15,12 @@ RANKS = 2
 THREADS = max(1, usable_cores() // RANKS)
 """Of each rank, the same under all launchers: as this package sets it, unless a person has."""
 HERE, TORCHRUN, HOROVODRUN = "sparkdl-runner run", "torchrun", "horovodrun"
-_PEERS = {
+PEERS = {"torch": TORCHRUN, "horovod": HOROVODRUN, "tensorflow": TORCHRUN}
+"""What else starts ranks that use a library."""
+_COMMANDS = {
     TORCHRUN: ["torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"],
     HOROVODRUN: ["horovod.runner.launch", "--gloo", "-np", str(RANKS), sys.executable],
 }
-
-
-def peer_of(library: str) -> str:
-    """Who else starts ranks that use a library."""
-    return HOROVODRUN if library == "horovod" else TORCHRUN
 
 
 def run_script(
@@ -39,7 +36,7 @@ def run_script(
     """
     script = str(JOBS / "benchmarks" / "ranks" / script)
     ours = ["sparkdl_runner", "run", "--np", str(-RANKS), "--backend", library, script, "--"]
-    command = ours if launcher == HERE else [*_PEERS[launcher], script]
+    command = ours if launcher == HERE else [*_COMMANDS[launcher], script]
     started = time.time()
     with subprocess.Popen(
         [sys.executable, "-m", *command, *arguments],

@@ -48,10 +48,10 @@ if __name__ == "__main__":
         distributed.init_process_group(library)
         rank, ranks = distributed.get_rank(), distributed.get_world_size()
     device = f"cuda:{rank}" if library == "nccl" else "cpu"
-    found = {}
-    for size in sizes:
-        ones = torch.ones(int(size) // 4, device=device)
-        found[size] = median_seconds(ones, ranks, allreduce)
+    found = {
+        size: median_seconds(torch.ones(int(size) // 4, device=device), ranks, allreduce)
+        for size in sizes
+    }
     if rank == 0:
         Path(file).write_text(json.dumps(found))
     if distributed.is_initialized():

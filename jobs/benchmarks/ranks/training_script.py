@@ -1,8 +1,9 @@
-"""A training, as a script: python training_script.py WAY MODEL INPUT STEPS FOLDER.
+"""A training, as a script: python training_script.py WAY MODEL FEED STEPS FOLDER.
 
-The way is a loop by hand (``ddp``, ``horovod``), ``trainer``, or a framework. Each rank writes to
-the folder its rows per second after the first steps, those per second of its processor time, and
-when its first step was over; of the digits also the share of others that the model tells rightly.
+The way is a loop by hand (``ddp``, ``horovod``), ``trainer``, or a framework; the feed is
+``synthetic``, ``digits``, or a loader and the URL of its table. Each rank writes to the folder its
+rows per second after the first steps, those per second of its processor time, and when its first
+step was over; of digits also the share that the model tells rightly of some it has not seen.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-BATCH, WIDTH, CLASSES = 64, 64, 10
-HIDDEN = 512
-WARM_UP = 20
-TESTED = 297
-"""Digits that no rank trains on."""
+BATCH, WIDTH, HIDDEN, CLASSES = 64, 64, 512, 10
+WARM_UP, TESTED = 20, 297  # Steps that do not count, and digits that no rank trains on.
 Rows = tuple[Any, Any]
 """Features ``[BATCH, WIDTH]`` and labels ``[BATCH]``."""
 
@@ -70,22 +68,18 @@ def loader(url: str) -> Iterator[Rows]:
 
 def dataloader(url: str) -> Iterator[Rows]:
     """The same table in memory, and of it batches by torch's DataLoader."""
-    import numpy as np
     import pyarrow.parquet as pq
     from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
     rank, size = place()
     table = pq.read_table(url.removeprefix("file://"))
-    features = np.asarray(table["features"].combine_chunks().flatten()).reshape(-1, WIDTH)
-    rows = TensorDataset(torch.tensor(features), torch.tensor(np.asarray(table["label"])))
+    features = torch.tensor(table["features"].combine_chunks().flatten().to_numpy())
+    labels = torch.tensor(table["label"].to_numpy())
+    rows = TensorDataset(features.reshape(-1, WIDTH), labels)
     sampler: Any = DistributedSampler(rows, size, rank)
     for epoch in range(sys.maxsize):
         sampler.set_epoch(epoch)
         yield from DataLoader(rows, BATCH, sampler=sampler, drop_last=True)
-
-
-INPUTS = {one.__name__: one for one in (synthetic, digits, loader, dataloader)}
-"""What feeds the model; loaders read the table whose URL follows the name."""
 
 
 def network(model: str) -> Any:
@@ -106,10 +100,9 @@ def network(model: str) -> Any:
 class Clock:
     """An iterable of batches that knows how fast they were taken."""
 
-    def __init__(self, feed: Iterable[Rows], model: str, steps: int) -> None:
+    def __init__(self, feed: Iterator[Rows], model: str, steps: int) -> None:
         self.feed, self.model, self.steps = feed, model, steps
-        self.names: tuple[str, ...] = ()
-        """Of features and labels, where batches are to be dicts."""
+        self.names: tuple[str, ...] = ()  # Of features and labels, where batches are dicts.
         self.numbers = {"clock": 0.0, "processor": 0.0, "first": 0.0}
         self._began: dict[str, float] = {}
 
@@ -163,14 +156,12 @@ def by_hand(clock: Clock, model: Any, optimizer: Any, backward: Any = None) -> N
         optimizer.step()
 
 
-def trainer(clock: Clock) -> Any:
+def trainer(clock: Clock) -> None:
     """By this package's Trainer."""
     from sparkdl_runner import Trainer
 
     clock.names = ("features", "label")
-    trained = Trainer(network(clock.model), torch.optim.Adam, cross_entropy)
-    trained.fit(clock, epochs=1)
-    return trained.model
+    Trainer(network(clock.model), torch.optim.Adam, cross_entropy).fit(clock, epochs=1)
 
 
 def lightning(clock: Clock) -> None:
@@ -209,22 +200,17 @@ def transformers(clock: Clock) -> None:
     """By the Trainer of Transformers."""
     import transformers as hf
 
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = network(clock.model)
-
-        def forward(self, inputs: Any, labels: Any) -> dict[str, Any]:
-            return {"loss": cross_entropy(self.network(inputs), labels)}
-
     class Trainer(hf.Trainer):
         def get_train_dataloader(self) -> Any:
             return clock
 
+        def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+            return cross_entropy(model(inputs["inputs"]), inputs["labels"])
+
     clock.names = ("inputs", "labels")
     quiet: dict[str, Any] = {"report_to": "none", "save_strategy": "no", "logging_strategy": "no"}
     settings = hf.TrainingArguments(use_cpu=True, num_train_epochs=1, disable_tqdm=True, **quiet)
-    Trainer(Model(), settings).train()
+    Trainer(network(clock.model), settings).train()
 
 
 def keras_model(keras: Any) -> Any:
@@ -256,7 +242,6 @@ def keras(clock: Clock) -> None:
 
 def tensorflow(clock: Clock) -> None:
     """By fit of Keras on TensorFlow, with MultiWorkerMirroredStrategy."""
-    import numpy as np
     import tensorflow as tf
     import tf_keras as keras
 
@@ -269,9 +254,7 @@ def tensorflow(clock: Clock) -> None:
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():
         model = keras_model(keras)
-    random = np.random.default_rng(0)
-    inputs = random.standard_normal((BATCH, WIDTH), dtype=np.float32)
-    batch = tf.data.Dataset.from_tensors((inputs, random.integers(CLASSES, size=BATCH))).repeat()
+    batch = tf.data.Dataset.from_tensors(tuple(one.numpy() for one in next(clock.feed))).repeat()
     model.fit(
         strategy.distribute_datasets_from_function(lambda _: batch),
         steps_per_epoch=len(clock),
@@ -285,7 +268,7 @@ def tensorflow(clock: Clock) -> None:
 if __name__ == "__main__":
     way, model, name, steps, folder = sys.argv[1:]
     kind, _, url = name.partition(" ")
-    clock = Clock(INPUTS[kind](url), model, int(steps))
+    clock = Clock(globals()[kind](url), model, int(steps))
     trained = globals()[way](clock)
     if kind == "digits":
         [(features, labels)] = digits(tested=True)
