@@ -48,9 +48,10 @@ class LiveLine:
 def _way_to_draw() -> Callable[[], _OnTerminal | _InCell] | None:
     if in_notebook():
         return _InCell
-    stream = sys.stdout
-    is_terminal = stream is not None and hasattr(stream, "isatty") and bool(stream.isatty())
-    return _OnTerminal if is_terminal else None
+    try:
+        return _OnTerminal if sys.stdout.isatty() else None
+    except (AttributeError, ValueError):  # There is no standard output, or it is closed.
+        return None
 
 
 class _OnTerminal:

@@ -46,7 +46,7 @@ def sections_of(summary: RunSummary) -> str:
     }
     figures = " · ".join(f"{name} {value}" for name, value in summary.values() + summary.pace())
     error = html.escape(summary.error[:MAX_ERROR_CHARACTERS])
-    lines = html.escape("\n".join(summary.lines))
+    measured, lines = (html.escape("\n".join(one)) for one in (summary.preflight, summary.lines))
     curves = "".join(_curve(name, points) for name, points in summary.curves.items())
     when = f"{clock(summary.began_at)} to {clock(summary.ended_at)}"
     run = f", run {html.escape(summary.run_id)}" if summary.run_id else ""
@@ -66,6 +66,7 @@ def sections_of(summary: RunSummary) -> str:
         f'<div class="curves">{curves}</div>' if curves else "",
         _table("Attempts", _ATTEMPT, map(_attempt_cells, summary.attempts), "attempts"),
         _times(summary),
+        f"<div><h2>Preflight</h2><pre>{measured}</pre></div>" if measured else "",
         f"<div><h2>Newest lines</h2><pre>{lines}</pre></div>" if lines else "",
         f'<p class="quiet">{html.escape(summary.versions)}</p>',
     ]

@@ -107,6 +107,8 @@ class RunSummary:
     """Goodput, and where the rest of the time went, over all attempts of all drivers."""
     slow_ranks: str = ""
     """The ranks that the others wait for; empty if none are known."""
+    preflight: Sequence[str] = ()
+    """What was measured before the training, in lines; empty if nothing was."""
     total_steps: int | None = None
     seconds_left: float | None = None
     """How long the steps that are left will take, while it runs."""

@@ -110,6 +110,10 @@ class RunState(Reports):
         """See ``Reports.slow_ranks``."""
         self.seen.slow_ranks = text
 
+    def preflight(self, report: dict[str, Any]) -> None:
+        """See ``Reports.preflight``."""
+        self.seen.preflight = report["lines"]
+
     def end(self, status: str, error: BaseException | None, stopped: str) -> None:
         """Says how the run ended: MLflow's word, the error, and why it was asked to end early."""
         self.seen.status, self.seen.error, self.seen.stopped = status, self.text_of(error), stopped

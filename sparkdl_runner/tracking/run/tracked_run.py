@@ -267,6 +267,7 @@ class TrackedRun(Reports):
 
     def preflight(self, report: dict[str, Any]) -> None:
         """See ``Reports.preflight``."""
+        self.state.preflight(report)
         text, rates = "\n".join(report["lines"])[:_MOST_CHARACTERS], json.dumps(report["rates"])
         self._log([["tag", PREFLIGHT_TAG, text]])
         if len(rates) <= _MOST_CHARACTERS:

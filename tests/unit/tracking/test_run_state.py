@@ -65,6 +65,8 @@ def test_all_that_the_page_shows_comes_from_reports(monkeypatch: Any) -> None:
     )
     assert not state.printed(WORLDS[1], [f"<b>line {number}" for number in range(100)])
     state.slow_ranks("rank 1 is slow")
+    assert "<h2>Preflight" not in sections_of(state.summary()), "none was made"
+    state.preflight({"lines": ["preflight: one", "preflight: <b>"]})
     told = sections_of(state.summary())
     assert '<progress max="900" value="30"></progress>' in told
     assert "redacted 0.5 · time 15 s · time left " in told
@@ -72,6 +74,7 @@ def test_all_that_the_page_shows_comes_from_reports(monkeypatch: Any) -> None:
     assert state.summary().curves[RATE] == [(20, 40), (30, 40)]
     assert "<figure>samples/s <b>40</b>" in told
     assert '<p class="warning">Slow: rank 1 is slow</p>' in told
+    assert "<h2>Preflight</h2><pre>preflight: one\npreflight: &lt;b&gt;</pre>" in told
     assert told.count("[rank 1] &lt;b&gt;line ") == MAX_LINES
     assert "<td>is running</td>" in told
     assert "hunter22" not in told

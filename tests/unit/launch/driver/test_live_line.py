@@ -52,6 +52,15 @@ def test_on_a_terminal_it_is_drawn_over_and_lines_come_above_it(
     assert "\x1b[2J" not in screen.getvalue()
 
 
+def test_a_closed_standard_output_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    stream.close()
+    monkeypatch.setattr(sys, "stdout", stream)
+    live = LiveLine()
+    live.show(WORLD, "10%")
+    live.erase()
+
+
 def test_a_file_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stdout", stream)
