@@ -185,7 +185,7 @@ def test_checkpoint_measures_the_wait_and_the_speed(tmp_path: Path) -> None:
 
 def test_train_runs_one_script_here_and_by_the_launchers_of_libraries(tmp_path: Path) -> None:
     """How fast either is, is not for a busy machine's test to say."""
-    short = ["--turns", "1", "--most-turns", "1", "--steps", "200"]
+    short = ["--other-turns", "1", "--steps", "200"]
     done = run_benchmark(
         tmp_path, "train", "--cases", "digits-horovod", "trainer", *short, "--output", "f.json"
     )

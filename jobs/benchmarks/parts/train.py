@@ -36,15 +36,17 @@ STEPS = {"cnn": 0.4, "transformer": 0.5}
 Side = tuple[str, str, str]
 """Who starts the script, which of its ways trains, and what feeds it."""
 
-QUICK = ["--turns", "1", "--most-turns", "1", "--steps", "100"]
+QUICK = ["--turns", "1", "--most-turns", "1", "--other-turns", "1", "--steps", "60"]
+QUICK += ["--cases", "mlp-torch", "cnn-horovod", "digits-torch", "table", "trainer"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this part."""
     parser.add_argument("--cases", nargs="+", choices=CASES, default=None, metavar="NAME")
-    parser.add_argument("--turns", type=positive, default=10, help="trainings of each launcher")
-    parser.add_argument("--most-turns", type=positive, default=20, help="until ratios are known")
-    parser.add_argument("--steps", type=positive, default=1000, help="of a training of the MLP")
+    parser.add_argument("--turns", type=positive, default=10, help="of the three models' cases")
+    parser.add_argument("--most-turns", type=positive, default=12, help="until ratios are known")
+    parser.add_argument("--other-turns", type=positive, default=3, help="of the other cases")
+    parser.add_argument("--steps", type=positive, default=300, help="of a training of the MLP")
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
@@ -78,8 +80,8 @@ def _case(name: str, arguments: argparse.Namespace, folder: Path) -> Case:
         figures=figures,
         ours={side: partial(run, *one) for side, one in ours.items()},
         peers={side: partial(run, *one) for side, one in peers.items()},
-        turns=arguments.turns,
-        most_turns=arguments.most_turns,
+        turns=arguments.turns if kind in MODELS else arguments.other_turns,
+        most_turns=arguments.most_turns if kind in MODELS else None,
         facts={
             "ranks": RANKS,
             "scaling": "weak",
