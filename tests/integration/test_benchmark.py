@@ -178,16 +178,39 @@ def test_checkpoint_measures_the_wait_and_the_speed(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("checkpoint-benchmark-*"))
 
 
-def test_fit_measures_trainer_beside_a_loop_by_hand(tmp_path: Path) -> None:
-    small = ["--rows", "512", "--batch", "32", "--hidden", "16", "--epochs", "2", "--starts", "1"]
-    done = run_benchmark(tmp_path, "fit", *small, "--output", "figures.json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads((tmp_path / "figures.json").read_text())
-    speed, first = report["speed"], report["first_step"]
-    assert [len(speed[name]) for name in ("Trainer", "by hand")] == [2, 2]
-    assert [len(first[name]["seconds"]) for name in ("Trainer", "by hand")] == [1, 1]
-    assert "ratio, median of pairs" in done.stdout
-    assert not list(tmp_path.glob("fit-benchmark-*"))
+def test_train_runs_one_script_here_and_by_the_launchers_of_libraries(tmp_path: Path) -> None:
+    """How fast either is, is not for a busy machine's test to say."""
+    short = ["--other-turns", "1", "--steps", "200"]
+    done = run_benchmark(
+        tmp_path, "train", "--cases", "digits-horovod", "trainer", *short, "--output", "f.json"
+    )
+    assert "Written to f.json" in done.stdout, done.stdout + done.stderr
+    digits, trainer = json.loads((tmp_path / "f.json").read_text())["parts"]["train"]["cases"]
+    assert set(digits["figures"]["loop"]["sides"]) == {"sparkdl-runner run", "horovodrun"}
+    assert set(trainer["figures"]["loop"]["sides"]) == {"Trainer", "by hand"}
+    assert digits["facts"]["batch"] == "64 of a rank, 128 of all"
+    for side in digits["figures"]["accuracy"]["sides"].values():
+        assert 0.85 < side["worst"] <= 1
+    for side in trainer["figures"]["to the first step"]["sides"]:
+        first, command = (
+            trainer["figures"][name]["sides"][side]["median"]
+            for name in ("to the first step", "command")
+        )
+        assert 0 < first < command
+    assert not list(tmp_path.glob("train-benchmark-*"))
+
+
+def test_allreduce_measures_each_size_in_the_same_ranks(tmp_path: Path) -> None:
+    few = ["--libraries", "gloo", "--kibibytes", "1", "256", "--turns", "1", "--most-turns", "1"]
+    done = run_benchmark(tmp_path, "allreduce", *few, "--output", "f.json")
+    assert "Written to f.json" in done.stdout, done.stdout + done.stderr
+    cases = json.loads((tmp_path / "f.json").read_text())["parts"]["allreduce"]["cases"]
+    assert [one["name"] for one in cases] == ["gloo, 1 KiB", "gloo, 256 KiB"]
+    for one in cases:
+        sides = one["figures"]["bus bandwidth"]["sides"]
+        assert set(sides) == {"sparkdl-runner run", "torchrun"}
+        assert all(0 < side["median"] < 1000 for side in sides.values())
+        assert one["facts"]["memcpy (GB/s)"] > 0
 
 
 def test_tracking_loses_no_metric(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from benchmarks.parts import (
+    allreduce,
     checkpoint,
     convert,
     endurance,
@@ -23,6 +24,7 @@ from benchmarks.parts import (
     slow_rank,
     small_files,
     tracking,
+    train,
     transform,
 )
 
@@ -46,4 +48,6 @@ PARTS: dict[str, ModuleType] = {
     "formats": formats,
     "remote": remote,
     "memory": memory,
+    "allreduce": allreduce,
+    "train": train,
 }
