@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ranks.processes import cpu_seconds, in_fresh_process
+from benchmarks.ranks.processes import cpu_seconds, in_fresh_processes
 from benchmarks.suite.case import Case, Figure
 from benchmarks.suite.options import positive
 from sparkdl_runner.jobs.spark.session import start_spark
@@ -63,12 +63,12 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     with tempfile.TemporaryDirectory(prefix="convert-benchmark-") as folder:
         for kind in arguments.kinds:
             path = Path(folder, kind)
-            in_fresh_process(_write, str(path), kind, arguments.rows, preloaded=IMPORTS)
+            in_fresh_processes(_write, [(str(path), kind, arguments.rows)], preloaded=IMPORTS)
 
             def converted(side: str, path: Path = path) -> dict[str, float]:
-                return in_fresh_process(
-                    _converted, side, str(path), arguments.rows, preloaded=IMPORTS
-                )
+                request = (side, str(path), arguments.rows)
+                (figures,) = in_fresh_processes(_converted, [request], preloaded=IMPORTS)
+                return figures
 
             size_bytes = sum(file.stat().st_size for file in path.glob("*.parquet"))
             yield Case(

@@ -31,7 +31,7 @@ def _ours(request: _Request) -> _Stages:
 
     Image.preinit()
     yield ()
-    options = {"storage_options": request.get("storage_options")}
+    options: dict[str, Any] = {"storage_options": request.get("storage_options")}
     arguments = {"num_epochs": 1, "tail": "uneven", **options, **request["arguments"]}
     converter = make_spark_converter(request["url"], **options)
     with converter.make_torch_dataloader(**arguments) as loader:
