@@ -53,7 +53,7 @@ class Case:
             other number of theirs counts. None where each measurement has a process of its own.
         facts: What a reader must know: ranks, the batch of a rank and of all, what the time
             includes, whether more ranks have the same work each (``"scaling": "weak"``) or share
-            it (``"strong"``).
+            it (``"strong"``), and which case has one rank (see :mod:`benchmarks.suite.scaling`).
     """
 
     name: str
