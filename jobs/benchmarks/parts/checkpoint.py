@@ -1,7 +1,7 @@
 """The cost of checkpoints: the wait for a copy, and the work beside the steps.
 
 - For how long does a save block the step loop, and when is it complete? Saves of this package take
-  turns with torch's own, which neither hash nor flush what they write. TMPDIR says where.
+  turns with torch's own, which hash nothing; torch.save does not flush either. TMPDIR says where.
 - How fast is a training that saves every so many seconds, beside one that does not? Stretches of
   both take turns, each as long as the time between two saves.
 """

@@ -40,8 +40,8 @@ FIGURES = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this part."""
     parser.add_argument("--tables", nargs="+", default=list(COLUMNS), choices=list(COLUMNS))
-    parser.add_argument("--rows", type=positive, default=400_000)
-    parser.add_argument("--repeat", type=positive, default=5, help="measured turns")
+    parser.add_argument("--rows", type=positive, default=200_000)
+    parser.add_argument("--repeat", type=positive, default=3, help="measured turns")
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
