@@ -1,7 +1,7 @@
 """The cost of checkpoints: the wait for a copy, and the work beside the steps.
 
 - For how long does a save block the step loop, and when is it complete? Saves of this package take
-  turns with synchronous ones, and with torch's own, which neither hash nor flush what they write.
+  turns with torch's own, which hash nothing; torch.save does not flush either. TMPDIR says where.
 - How fast is a training that saves every so many seconds, beside one that does not? Stretches of
   both take turns, each as long as the time between two saves.
 """
@@ -9,12 +9,10 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -24,14 +22,9 @@ from benchmarks.suite.case import Case, Figure
 from benchmarks.suite.options import positive
 
 HELP = "what saving costs the step loop"
-QUICK = [
-    *("--megabytes", "100", "--repeat", "2", "--training-megabytes", "20"),
-    *("--seconds", "12", "--every-seconds", "6"),
-]
-ROWS = 64
-
-Save = Callable[[int], Callable[[], Any]]
-"""Saves a step, and returns what waits until that is complete."""
+QUICK = ["--megabytes", "100", "--repeat", "2", "--seconds", "12", "--every-seconds", "6"]
+WIDTH, ROWS = 1024, 64
+SECONDS, RATE = Figure(unit="s", better="less"), Figure(unit="steps/s", better="more")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,18 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeat", type=positive, default=5, help="saves of each kind")
     parser.add_argument("--seconds", type=float, default=90, help="training with saves, in all")
     parser.add_argument("--every-seconds", type=float, default=30, help="between two saves")
-    parser.add_argument(
-        "--training-megabytes", type=positive, default=100, help="parameters that are trained"
-    )
-    parser.add_argument("--directory", type=Path, default=None, help="where checkpoints go")
+    parser.add_argument("--training-megabytes", type=positive, default=100, help="parameters")
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """The wait for a save, and the speed of a training that saves."""
-    # torch's asynchronous save warns at each call that no device is there.
-    warnings.simplefilter("ignore")
-    prefix = "checkpoint-benchmark-"
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=arguments.directory) as folder:
+    warnings.simplefilter("ignore")  # torch's asynchronous save warns that there is no device.
+    with tempfile.TemporaryDirectory(prefix="checkpoint-benchmark-") as folder:
         yield from _waits(Path(folder), arguments)
         yield from _speed(Path(folder, "training"), arguments)
 
@@ -60,8 +48,7 @@ def _model(megabytes: int) -> Any:
     """Layers of 4 MB each."""
     import torch
 
-    width = 1024
-    layers = [torch.nn.Linear(width, width, bias=False) for _ in range(max(1, megabytes // 4))]
+    layers = [torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(max(1, megabytes // 4))]
     for layer in layers:
         # Without this, numbers shrink from layer to layer to denormal ones, which are slow.
         torch.nn.init.xavier_normal_(layer.weight)
@@ -69,120 +56,85 @@ def _model(megabytes: int) -> Any:
 
 
 def _waits(folder: Path, arguments: argparse.Namespace) -> Iterator[Case]:
-    """Saves, whose buffers the warm-up makes: these are made once per training."""
+    import torch
+    from torch.distributed.checkpoint import async_save
+
     from sparkdl_runner.checkpoint import CheckpointManager
 
-    model = _model(arguments.megabytes)
-    with ExitStack() as stack:
+    model, steps = _model(arguments.megabytes), count()
+    background = CheckpointManager(folder / "asynchronous", keep_last=1)
+    foreground = CheckpointManager(folder / "synchronous", keep_last=1, asynchronous=False)
 
-        def ours(name: str, *, asynchronous: bool) -> Save:
-            manager = CheckpointManager(folder / name, keep_last=1, asynchronous=asynchronous)
-            stack.callback(manager.close)
+    def torch_async_save() -> Callable[[], Any]:
+        state: dict[str, Any] = {"model": model.state_dict()}
+        saved: Any = async_save(state, checkpoint_id=folder / "torch", no_dist=True)
+        return partial(saved.result)
 
-            def save(step: int) -> Callable[[], Any]:
-                manager.save(step, model)
-                return manager.wait
+    def torch_save() -> Callable[[], Any]:
+        torch.save(model.state_dict(), folder / "model.pt")
+        return lambda: None
 
-            return save
+    def ours(manager: CheckpointManager) -> Callable[[], Any]:
+        manager.save(next(steps), model)
+        return manager.wait
 
-        sides: dict[str, Save] = {
-            "asynchronous save": ours("asynchronous", asynchronous=True),
-            "synchronous save": ours("synchronous", asynchronous=False),
-            "torch.save": partial(_torch_save, model, folder / "model.pt"),
-            "torch's async_save": partial(_torch_async_save, model, folder / "distributed"),
-        }
-        measures = {name: partial(_saved, save, count()) for name, save in sides.items()}
-        seconds = Figure(unit="s", better="less")
+    with background, foreground:
         yield Case(
             name="save",
-            figures={"step loop blocked": seconds, "save complete": seconds},
-            ours={"asynchronous save": measures.pop("asynchronous save")},
-            peers=measures,
+            figures={"step loop blocked": SECONDS, "save complete": SECONDS},
+            ours={"asynchronous save": partial(_saved, partial(ours, background))},
+            peers={
+                "synchronous save": partial(_saved, partial(ours, foreground)),
+                "torch.save": partial(_saved, torch_save),
+                "torch's async_save": partial(_saved, torch_async_save),
+            },
             turns=arguments.repeat,
             warm_ups=1,
-            facts={"ranks": 1, "megabytes": arguments.megabytes, "time": "from the call"},
+            facts={"ranks": 1, "time": "from the call"},
         )
 
 
-def _saved(save: Save, steps: Iterator[int]) -> dict[str, float]:
+def _saved(save: Callable[[], Callable[[], Any]]) -> dict[str, float]:
+    """Calls what begins a save and returns what waits until that is complete."""
     started = time.perf_counter()
-    wait = save(next(steps))
+    wait = save()
     blocked = time.perf_counter() - started
     wait()
     return {"step loop blocked": blocked, "save complete": time.perf_counter() - started}
 
 
-def _torch_save(model: Any, path: Path, _: int) -> Callable[[], Any]:
-    import torch
-
-    torch.save(model.state_dict(), path)
-    return lambda: None
-
-
-def _torch_async_save(model: Any, folder: Path, step: int) -> Callable[[], Any]:
-    from torch.distributed.checkpoint import async_save
-
-    saved: Any = async_save(
-        {"model": model.state_dict()}, checkpoint_id=folder / str(step), no_dist=True
-    )
-
-    def wait() -> None:
-        saved.result()
-        shutil.rmtree(folder / str(step - 1), ignore_errors=True)
-
-    return wait
-
-
 def _speed(folder: Path, arguments: argparse.Namespace) -> Iterator[Case]:
-    """A training, of which every other stretch begins with a save."""
     import torch
 
     from sparkdl_runner.checkpoint import CheckpointManager
 
-    model = _model(arguments.training_megabytes)
+    model, numbers = _model(arguments.training_megabytes), count()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-    batch = torch.randn(ROWS, 1024)
+    batch = torch.randn(ROWS, WIDTH)
 
-    def train() -> None:
-        optimizer.zero_grad()
-        model(batch).square().mean().backward()
-        optimizer.step()
-
-    with CheckpointManager(folder, keep_last=1) as checkpoints:
-        numbers = count()
-
-        def stretch(*, is_saving: bool) -> dict[str, float]:
-            steps = 0
-            started, started_cpu = time.perf_counter(), time.process_time()
-            while time.perf_counter() - started < arguments.every_seconds:
-                train()
-                steps += 1
-                if is_saving and steps == 1:
-                    checkpoints.save(next(numbers), model, optimizer)
-            # All that a save costs is in its own stretch.
-            checkpoints.wait()
-            return {
-                "steps by the clock": steps / (time.perf_counter() - started),
-                "steps by processor time": steps / (time.process_time() - started_cpu),
-            }
-
-        for _ in range(3):
-            train()
-        # Buffers are made once per training, not once per save.
-        checkpoints.save(next(numbers), model, optimizer)
+    def stretch(seconds: float, *, is_saving: bool) -> dict[str, float]:
+        steps, started, started_cpu = 0, time.perf_counter(), time.process_time()
+        while not steps or time.perf_counter() - started < seconds:
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+            steps += 1
+            if is_saving and steps == 1:
+                checkpoints.save(next(numbers), model, optimizer)
+        # All that a save costs is in its own stretch.
         checkpoints.wait()
-        rate = Figure(unit="steps/s", better="more")
+        clock, cpu = time.perf_counter() - started, time.process_time() - started_cpu
+        return {"steps by the clock": steps / clock, "steps by processor time": steps / cpu}
+
+    every = arguments.every_seconds
+    with CheckpointManager(folder, keep_last=1) as checkpoints:
+        # Buffers are made once per training, not once per save.
+        stretch(0, is_saving=True)
         yield Case(
             name="training",
-            figures={"steps by the clock": rate, "steps by processor time": rate},
-            ours={f"a save every {arguments.every_seconds:g} s": partial(stretch, is_saving=True)},
-            peers={"without": partial(stretch, is_saving=False)},
-            turns=max(1, round(arguments.seconds / arguments.every_seconds)),
-            facts={
-                "ranks": 1,
-                "batch of a rank": ROWS,
-                "global batch": ROWS,
-                "megabytes": 2 * arguments.training_megabytes,
-                "time": "steps, copies and what is written beside them",
-            },
+            figures={"steps by the clock": RATE, "steps by processor time": RATE},
+            ours={f"a save every {every:g} s": partial(stretch, every, is_saving=True)},
+            peers={"without": partial(stretch, every, is_saving=False)},
+            turns=max(1, round(arguments.seconds / every)),
+            facts={"ranks": 1, "batch": ROWS, "time": "of steps, copies, and writing beside them"},
         )

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from benchmarks.peers import transform_peers
+from benchmarks.peers.transform_peers import WIDTHS, horovod, plain, spark_udf
 from benchmarks.ranks.processes import cpu_seconds
 from benchmarks.suite.case import Case, Figure, Measure
 from benchmarks.suite.options import positive
@@ -28,13 +28,8 @@ HELP = "predictions, beside spark_udf, Horovod's and a function by hand"
 QUICK = ["--tables", "array", "--rows", "100000", "--repeat", "1"]
 SLOTS = 2
 OURS, SLOW = "transform", "Horovod"
-PEERS = {
-    "iterator UDF": transform_peers.plain,
-    "mlflow spark_udf": transform_peers.spark_udf,
-    SLOW: transform_peers.horovod,
-}
-COLUMNS = {"scalar": [f"c{index:02}" for index in range(33)], "array": ["x"]}
-WIDTHS = {"scalar": 33, "array": 64}
+PEERS = {"iterator UDF": plain, "mlflow spark_udf": spark_udf, SLOW: horovod}
+COLUMNS = {"scalar": [f"c{index:02}" for index in range(WIDTHS["scalar"])], "array": ["x"]}
 FIGURES = {
     "rows": Figure(unit="rows/s", better="more"),
     "by processor time": Figure(unit="rows/s", better="more"),
@@ -45,9 +40,8 @@ FIGURES = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this part."""
     parser.add_argument("--tables", nargs="+", default=list(COLUMNS), choices=list(COLUMNS))
-    parser.add_argument("--rows", type=positive, default=400_000)
-    parser.add_argument("--repeat", type=positive, default=5, help="measured turns")
-    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
+    parser.add_argument("--rows", type=positive, default=200_000)
+    parser.add_argument("--repeat", type=positive, default=3, help="measured turns")
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
@@ -58,37 +52,28 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     warnings.simplefilter("ignore")
     os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
     spark = start_spark("transform benchmark", slots=SLOTS)
-    turns, few_rows = count(), max(1, arguments.rows // 100)
+    turns, rows = count(), arguments.rows
     for table in arguments.tables:
-        torch.manual_seed(0)
-        network = torch.nn.Sequential(
-            torch.nn.Linear(WIDTHS[table], 128), torch.nn.ReLU(), torch.nn.Linear(128, 1)
-        ).eval()
+        first = torch.nn.Linear(WIDTHS[table], 128)
+        network = torch.nn.Sequential(first, torch.nn.ReLU(), torch.nn.Linear(128, 1)).eval()
+        frame, few = (_frame(spark, table, one) for one in (rows, max(1, rows // 100)))
         with tempfile.TemporaryDirectory(prefix="transform-benchmark-") as folder:
-            predicts = {
-                name: make(network, COLUMNS[table], f"{folder}/model")
-                for name, make in {OURS: _ours, **PEERS}.items()
-            }
-            frame, few = (_frame(spark, table, rows) for rows in (arguments.rows, few_rows))
-            measures: dict[str, Measure] = {
-                name: partial(_scored, predict, few if name == SLOW else frame, turns)
-                for name, predict in predicts.items()
-            }
+            measures: dict[str, Measure] = {}
+            for name, make in {OURS: _ours, **PEERS}.items():
+                predict = make(network, COLUMNS[table], f"{folder}/model")
+                measures[name] = partial(_scored, predict, few if name == SLOW else frame, turns)
             yield Case(
                 name=table,
                 figures=FIGURES,
-                ours={OURS: measures[OURS]},
-                peers={name: measures[name] for name in arguments.peers},
+                ours={OURS: measures.pop(OURS)},
+                peers=measures,
                 turns=arguments.repeat,
                 warm_ups=1,
                 facts={
-                    "rows": arguments.rows,
-                    f"rows for {SLOW}": few_rows,
-                    "time": "of a table in memory, with warm Python workers; first row: new ones",
+                    "time": "of a table in memory, with warm Python workers; first row: new ones"
                 },
             )
-        frame.unpersist()
-        few.unpersist()
+        spark.catalog.clearCache()
     spark.stop()
 
 
@@ -96,11 +81,9 @@ def _frame(spark: Any, table: str, rows: int) -> Any:
     from pyspark.sql import functions as F
 
     numbers = [F.rand(index).cast("float") for index in range(WIDTHS[table])]
-    if table == "scalar":
-        columns = [one.alias(name) for one, name in zip(numbers, COLUMNS[table], strict=True)]
-    else:
-        columns = [F.array(*numbers).alias("x")]
-    frame = spark.range(0, rows, 1, SLOTS).select("id", *columns).cache()
+    columns = numbers if table == "scalar" else [F.array(*numbers)]
+    named = [one.alias(name) for one, name in zip(columns, COLUMNS[table], strict=True)]
+    frame = spark.range(0, rows, 1, SLOTS).select("id", *named).cache()
     frame.count()
     return frame
 
@@ -111,17 +94,16 @@ def _ours(network: Any, columns: list[str], _: str) -> Callable[[Any], Any]:
     return lambda frame: TorchModel(network, columns, {"label": "regression"}).transform(frame)
 
 
-def _scored(predicted: Callable[[Any], Any], frame: Any, turns: Iterator[int]) -> dict[str, float]:
+def _scored(predict: Callable[[Any], Any], frame: Any, turns: Iterator[int]) -> dict[str, float]:
     """Seconds to the first row with new Python workers, and rows per second with these."""
 
     def score() -> None:
-        predicted(frame).write.format("noop").mode("overwrite").save()
+        predict(frame).write.format("noop").mode("overwrite").save()
 
     # With another environment Spark starts other workers.
-    environment = frame.sparkSession.sparkContext.environment
-    environment["TRANSFORM_BENCHMARK_TURN"] = str(next(turns))
+    frame.sparkSession.sparkContext.environment["TRANSFORM_BENCHMARK_TURN"] = str(next(turns))
     started = time.perf_counter()
-    predicted(frame).first()
+    predict(frame).first()
     first = time.perf_counter() - started
     score()  # All workers are there.
     rows = frame.count()

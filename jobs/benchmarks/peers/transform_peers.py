@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 Predict = Callable[[Any], Any]
-ARRAY_WIDTH = 64
+WIDTHS = {"scalar": 33, "array": 64}
 
 
 def plain(network: Any, columns: list[str], _: str) -> Predict:
@@ -30,12 +30,10 @@ def plain(network: Any, columns: list[str], _: str) -> Predict:
             for batch in batches:
                 several = isinstance(batch, tuple)
                 rows = np.column_stack(batch) if several else np.stack(batch.to_numpy())
-                found = model(torch.from_numpy(rows))
-                yield pd.Series(found.squeeze(1).double().numpy())
-
-    kind: Any = functions  # Its types allow no iterators of tuples.
+                yield pd.Series(model(torch.from_numpy(rows)).squeeze(1).double().numpy())
 
     def score(frame: Any) -> Any:
+        kind: Any = functions  # Its types allow no iterators of tuples.
         udf = kind.pandas_udf(predict, "double", kind.PandasUDFType.SCALAR_ITER)
         return frame.withColumn("prediction", udf(*columns))
 
@@ -47,29 +45,21 @@ def spark_udf(network: Any, columns: list[str], path: str) -> Predict:
     import mlflow
     import numpy as np
     import pandas as pd
-    from mlflow.models import ModelSignature, infer_signature
-    from mlflow.types import Schema, TensorSpec
+    from mlflow.models import infer_signature
     from pyspark.sql.functions import struct
 
-    if len(columns) > 1:
-        rows = np.zeros((2, len(columns)), dtype=np.float32)
-        inputs = infer_signature(pd.DataFrame(rows, columns=columns)).inputs
-    else:
-        inputs = Schema([TensorSpec(np.dtype("float32"), (-1, ARRAY_WIDTH))])
-    outputs = Schema([TensorSpec(np.dtype("float32"), (-1, 1))])
-    mlflow.pytorch.save_model(
-        network,
-        path,
-        signature=ModelSignature(inputs=inputs, outputs=outputs),
-        serialization_format="pickle",
-        pip_requirements=[],
+    several = len(columns) > 1
+    rows = np.zeros((2, len(columns) if several else WIDTHS["array"]), dtype=np.float32)
+    signature = infer_signature(
+        pd.DataFrame(rows, columns=columns) if several else rows, rows[:, :1]
     )
-    given = struct(*columns) if len(columns) > 1 else columns[0]
+    options = {"serialization_format": "pickle", "pip_requirements": []}
+    mlflow.pytorch.save_model(network, path, signature=signature, **options)
+    given = struct(*columns) if several else columns[0]
+    load = {"result_type": "double", "env_manager": "local"}
 
     def score(frame: Any) -> Any:
-        udf = mlflow.pyfunc.spark_udf(
-            frame.sparkSession, path, result_type="double", env_manager="local"
-        )
+        udf = mlflow.pyfunc.spark_udf(frame.sparkSession, path, **load)
         return frame.withColumn("prediction", udf(given))
 
     return score
@@ -80,8 +70,8 @@ def horovod(network: Any, columns: list[str], _: str) -> Predict:
     import torch
 
     # horovod.spark.torch imports it at its top for fit alone.
-    stand_in = types.SimpleNamespace(SummaryWriter=None)
-    sys.modules.setdefault("torch.utils.tensorboard", stand_in)  # type: ignore[arg-type]
+    stand_in: Any = types.SimpleNamespace(SummaryWriter=None)
+    sys.modules.setdefault("torch.utils.tensorboard", stand_in)
 
     class Joined(torch.nn.Module):
         """The network with an argument for each column, as Horovod calls it."""
@@ -89,25 +79,20 @@ def horovod(network: Any, columns: list[str], _: str) -> Predict:
         def forward(self, *columns: Any) -> Any:
             return network(torch.cat(columns, dim=1))
 
+    several = len(columns) > 1
+
     def score(frame: Any) -> Any:
         from horovod.spark.torch import TorchModel
         from pyspark.sql.types import FloatType
 
-        several = len(columns) > 1
-        label = {
-            "spark_data_type": FloatType,
-            "is_sparse_vector_only": False,
-            "shape": 1,
-            "intermediate_format": "nochange",
-            "max_size": 1,
-        }
+        label = {"spark_data_type": FloatType, "is_sparse_vector_only": False, "shape": 1}
         model = TorchModel(
             history=None,
             model=Joined().eval() if several else network,
             feature_columns=columns,
-            input_shapes=[[-1, 1]] * len(columns) if several else [[-1, ARRAY_WIDTH]],
+            input_shapes=[[-1, 1]] * len(columns) if several else [[-1, WIDTHS["array"]]],
             label_columns=["label"],
-            _metadata={"label": label},
+            _metadata={"label": {**label, "intermediate_format": "nochange", "max_size": 1}},
         )
         return model.setOutputCols(["prediction"]).transform(frame)
 

@@ -57,7 +57,7 @@ class Case:
         turns_repeat: Whether all turns are of the same work, so that what differs is noise.
         facts: What a reader must know: ranks, the batch of a rank and of all, what the time
             includes, whether more ranks have the same work each (``"scaling": "weak"``) or share
-            it (``"strong"``).
+            it (``"strong"``), and which case has one rank (see :mod:`benchmarks.suite.scaling`).
     """
 
     name: str

@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.suite.case import Case, Figure
 from benchmarks.suite.machine import machine, versions
+from benchmarks.suite.scaling import ONE_RANK, scaling_efficiency
 from benchmarks.suite.statistics import NOISE, interval, spread
 from benchmarks.suite.turns import pair_ratios
 
@@ -26,7 +27,7 @@ def case_report(case: Case, found: Mapping[str, Any]) -> dict[str, Any]:
     unavailable = {side: one["unavailable"] for side, one in found.items() if "unavailable" in one}
     return {
         "name": case.name,
-        "facts": {**case.facts, **_efficiency_note(case.facts)},
+        "facts": dict(case.facts),
         "ours": list(case.ours),
         "turns": max(len(one["values"]) for one in found.values()),
         "warm_ups": case.warm_ups,
@@ -104,16 +105,12 @@ def _missed_of(case: Case, name: str, figure: Figure, found: Mapping[str, Any]) 
                     )
 
 
-def _efficiency_note(facts: Mapping[str, Any]) -> dict[str, str]:
-    """A word on scaling efficiency, where ranks have no core each."""
-    ranks, cores = facts.get("ranks", 1), machine()["physical_cores"]
-    if not isinstance(ranks, int) or ranks <= cores:
-        return {}
-    return {"scaling_efficiency": f"none: {ranks} ranks share {cores} physical cores"}
-
-
 def part_report(settings: Mapping[str, Any], cases: list[dict[str, Any]]) -> dict[str, Any]:
     """What a part showed, with the settings of its command."""
+    named = {case["name"]: case for case in cases}
+    for case in cases:
+        if efficiency := scaling_efficiency(case, named.get(case["facts"].get(ONE_RANK))):
+            case["facts"]["scaling_efficiency"] = efficiency
     return {"settings": settings, "cases": cases}
 
 
