@@ -52,6 +52,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
             },
             ours={"ours": _Killed(Path(folder), arguments).measure},
             turns=arguments.kills,
+            turns_repeat=False,
             facts={**FACTS, "steps": arguments.steps, "steps between checkpoints": EVERY},
         )
 
