@@ -28,7 +28,7 @@ HELP = "kill the driver of a named training, and start it again"
 EVERY = 5
 """Steps between two checkpoints."""
 
-QUICK = ["--kills", "1"]
+QUICK = ["--kills", "1", "--steps", "30"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
