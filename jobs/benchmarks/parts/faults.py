@@ -104,6 +104,7 @@ def _cases_of_a_session(
                 figures=FIGURES,
                 ours={one: partial(breaks.measure, one, fault) for one in arguments.backends},
                 turns=arguments.random if fault in RANDOM else 1,
+                turns_repeat=False,
                 facts=FACTS,
             )
         yield Case(

@@ -4,8 +4,8 @@ The same training of two ranks, on local[2] and on a cluster of Ray's own on thi
 checkpoint every few steps. The same faults strike both: SIGKILL of a rank, at a moment within the
 first step after a number of steps has been made. Ray starts again at once; ours does so after an
 attempt that saved a further checkpoint. Goodput is the time of the steps that counted, each once,
-divided by the time from the call to its result. Ray is measured where it can be imported: ``pip
-install "ray[train]"``, which no lane has.
+divided by the time from the call to its result. Ray is measured where the peers' environment is
+made: ``jobs/benchmark.py peers``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.ray_train import start_ray
+from benchmarks.peers.ray_train import under_ray
 from benchmarks.ranks.killed_training import FACTS, RANKS, training
 from benchmarks.suite.case import Case, Figure
 from benchmarks.suite.options import positive
@@ -172,26 +172,8 @@ def _distributed_runner(
     return lambda: runner.run(training(under_ray=False), given)
 
 
-def _torch_trainer(given: dict[str, Any], kills: int) -> Callable[[], Any]:
-    start_ray(RANKS)
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
-
-    trainer = TorchTrainer(
-        training(under_ray=True),
-        train_loop_config=given,
-        scaling_config=ScalingConfig(num_workers=RANKS),
-        torch_config=TorchConfig(backend="gloo"),
-        run_config=RunConfig(
-            storage_path=given["folder"], failure_config=FailureConfig(max_failures=kills)
-        ),
-    )
-    fit: Callable[[], Any] = trainer.fit
-    return fit
-
-
 OURS: dict[str, Launcher] = {
     "DistributedRunner": partial(_distributed_runner, 0),
     "DistributedRunner, spares": partial(_distributed_runner, SPARE_SECONDS),
 }
-PEERS: dict[str, Launcher] = {"TorchTrainer (Ray)": _torch_trainer}
+PEERS: dict[str, Launcher] = {"TorchTrainer (Ray)": partial(under_ray, RANKS)}

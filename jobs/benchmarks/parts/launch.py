@@ -6,7 +6,7 @@ first call in a new session of a new process. Of ours there are also calls that 
 the call before has left, as in a notebook, and calls of ranks on this host, without Spark.
 
 Ray's TorchTrainer has a cluster of Ray's own, on this host, which has started before the clock. It
-is measured where Ray can be imported: ``pip install "ray[train]"``, which no lane has.
+is measured where the peers' environment is made: ``jobs/benchmark.py peers``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.peers.ray_train import allreduce_under_ray
+from benchmarks.peers.ray_train import under_ray
 from benchmarks.ranks.processes import module_command, module_environment
 from benchmarks.suite.case import Case, Figure
 from benchmarks.suite.options import positive
@@ -129,7 +129,7 @@ LAUNCHERS: dict[str, Callable[[], Launcher]] = {
     ON_THIS_HOST[1] + WITH_SPARES: cache(partial(_horovod_runner, -RANKS, SPARE_SECONDS)),
     "horovod.spark.run": cache(_horovod_spark_run),
     "TorchDistributor": cache(_torch_distributor),
-    "TorchTrainer (Ray)": cache(partial(allreduce_under_ray, RANKS)),
+    "TorchTrainer (Ray)": cache(partial(under_ray, RANKS)),
 }
 
 

@@ -28,7 +28,7 @@ HELP = "kill the driver of a named training, and start it again"
 EVERY = 5
 """Steps between two checkpoints."""
 
-QUICK = ["--kills", "1"]
+QUICK = ["--kills", "1", "--steps", "30"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +52,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
             },
             ours={"ours": _Killed(Path(folder), arguments).measure},
             turns=arguments.kills,
+            turns_repeat=False,
             facts={**FACTS, "steps": arguments.steps, "steps between checkpoints": EVERY},
         )
 

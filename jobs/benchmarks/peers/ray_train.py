@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
@@ -9,42 +10,31 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from benchmarks.peers.environment import peers_python
+from benchmarks.ranks.killed_training import training
 from benchmarks.ranks.processes import module_command, module_environment
 
 
-def start_ray(workers: int) -> None:
-    """Starts it, unless this process has; it ends with this process.
+def under_ray(
+    workers: int, given: dict[str, Any] | None = None, kills: int = 0
+) -> Callable[[], float]:
+    """Starts a cluster, in the peers' environment, and makes a launcher of trainings there.
 
     Args:
-        workers: How many processes of a training it has room for.
-
-    Raises:
-        ImportError: Ray is not installed.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    import ray
-
-    # Ray's older trainers take a processor for themselves.
-    ray.init(
-        num_cpus=workers + 1,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        ignore_reinit_error=True,
-    )
-
-
-def allreduce_under_ray(workers: int) -> Callable[[], float]:
-    """Starts a cluster, in the peers' environment, and makes a launcher of one allreduce there.
+        workers: How many processes a training has.
+        given: What :func:`training`'s function is given. By default a training does one allreduce
+            of ones, and the launcher returns its sum.
+        kills: How often one may fail.
 
     Raises:
         FileNotFoundError: That environment is not made.
-        RuntimeError: Ray did not start.
+        RuntimeError: Ray did not start, or a training failed.
     """
+    request = json.dumps({"workers": workers, "given": given, "kills": kills})
     process = subprocess.Popen(
-        module_command("peers.ray_train", str(workers), python=peers_python()),
+        module_command("peers.ray_train", request, python=peers_python()),
         env=module_environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -66,25 +56,37 @@ def allreduce_under_ray(workers: int) -> Callable[[], float]:
     return launch
 
 
-def _serve(workers: int) -> None:
+def _serve(workers: int, given: dict[str, Any] | None, kills: int) -> None:
     """Starts a training for each line of standard input, and answers by its sum."""
     # What Ray prints is no answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    start_ray(workers)
-    from ray.train import RunConfig, ScalingConfig
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    # Ray's older trainers take a processor for themselves.
+    ray.init(
+        num_cpus=workers + 1,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "sum"
         print(0, file=answers, flush=True)
         for _ in sys.stdin:
-            file.unlink(missing_ok=True)
+            file.write_text("0")
             TorchTrainer(
-                _allreduce(str(file)),
+                training(under_ray=True) if given else _allreduce(str(file)),
+                train_loop_config=given,
                 scaling_config=ScalingConfig(num_workers=workers),
                 torch_config=TorchConfig(backend="gloo"),
-                run_config=RunConfig(storage_path=folder),
+                run_config=RunConfig(
+                    storage_path=folder, failure_config=FailureConfig(max_failures=kills)
+                ),
             ).fit()
             print(float(file.read_text()), file=answers, flush=True)
 
@@ -106,4 +108,4 @@ def _allreduce(file: str) -> Callable[[], None]:
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]))
+    _serve(**json.loads(sys.argv[1]))

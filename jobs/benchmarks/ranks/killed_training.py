@@ -33,10 +33,10 @@ def training(*, under_ray: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:
         import torch
         import torch.distributed as dist
 
-        from sparkdl_runner.tracking import log_metrics
-
         folder = Path(given["folder"])
         if not under_ray:
+            from sparkdl_runner.tracking import log_metrics
+
             dist.init_process_group("gloo")
         rank = dist.get_rank()
         torch.manual_seed(rank)
