@@ -1,7 +1,7 @@
 """Loaders beside each other: rows/s and memory of every engine, on the same files.
 
 Every measurement is a set of fresh processes, one for each rank, which have made their imports and
-begin together. Documents count as tokens. petastorm's row loader is slow, and reads smaller shards.
+begin together. petastorm's row loader is slow, and reads smaller shards: as many as files.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 from benchmarks.ranks.shards import FACTS, FIGURES, READ_BY, Shard, measured
 from benchmarks.suite.case import Case, Measure
 from benchmarks.suite.options import positive
-from benchmarks.tables.loader_tables import TABLES, TOKEN_BYTES, write_table
+from benchmarks.tables.loader_tables import TABLES, write_table
 
 HELP = "batches, beside petastorm's loaders"
 QUICK = ["--rows", "400000", "--repeat", "2"]
 OURS = ("arrow", "arrow_matrix")
-PEERS = ("petastorm_batched", "petastorm_row", "naive", "hugging_face")
+PEERS = ("petastorm_batched", "petastorm_row", "naive")
 LIMITS = ("decode_only",)
 ENGINES = (*OURS, *PEERS, *LIMITS)
 FILES = 8
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this part."""
     parser.add_argument("--tables", nargs="+", default=["array", "scalar"], choices=list(TABLES))
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
-    parser.add_argument("--rows", type=positive, default=2_000_000, help="packed: a tenth of it")
+    parser.add_argument("--rows", type=positive, default=2_000_000)
     parser.add_argument("--batch-size", type=positive, default=1024, help="of a rank")
     parser.add_argument("--ranks", type=positive, default=2)
     parser.add_argument("--repeat", type=positive, default=5, help="readings by each engine")
@@ -41,8 +41,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """A case for each table."""
     for table in arguments.tables:
         with tempfile.TemporaryDirectory() as folder:
-            rows = max(arguments.rows // (10 if table == "packed" else 1), FILES)
-            write_table(table, Path(folder), rows=rows, files=FILES, keep_footers=False)
+            write_table(table, Path(folder), rows=arguments.rows, files=FILES, keep_footers=False)
             yield _case(table, folder, arguments)
 
 
@@ -72,6 +71,6 @@ def _case(table: str, folder: str, arguments: argparse.Namespace) -> Case:
             "scaling": "strong",
             "batch of a rank": size,
             "global batch": ranks * size,
-            "bytes of a row": TOKEN_BYTES if table == "packed" else TABLES[table][1],
+            "bytes of a row": TABLES[table][1],
         },
     )

@@ -7,12 +7,11 @@ has read nothing: so they share no memory, cache or thread.
 from __future__ import annotations
 
 import gc
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ import torch
 import sparkdl_runner.data.batches.device  # noqa: F401  Imported late, which should not count.
 from benchmarks.ranks.processes import await_others
 from benchmarks.ranks.shards import THREADS, Shard
-from benchmarks.tables.loader_tables import SCALARS, SEQUENCE_LENGTH
+from benchmarks.tables.loader_tables import SCALARS
 from sparkdl_runner.data.batches.loader import ArrowLoader
 from sparkdl_runner.data.dataset.manifest import Manifest
 
@@ -38,8 +37,8 @@ def read(engine: str, shard: Shard) -> tuple[int, float, float, float, int]:
     """Reads one shard with a fresh loader, from making it to its last batch.
 
     Returns:
-        Rows (of packed documents: tokens), seconds by the clock, by the processor (of all threads)
-        and to the first batch, and bytes of memory at most, beyond those before.
+        Rows, seconds by the clock, by the processor (of all threads) and to the first batch, and
+        bytes of memory at most, beyond those before.
     """
     batches = ENGINES[engine](shard)
     # Imports leave garbage. Collecting it takes long, and is no side's work: so before the clock.
@@ -62,8 +61,6 @@ def _memory(name: str) -> int:
 
 
 def _rows(batch: Mapping[str, Any]) -> int:
-    if "tokens_document_ids" in batch:
-        return int(np.count_nonzero(batch["tokens_document_ids"].numpy()))
     if "visits_offsets" in batch:
         return len(batch["visits_offsets"]) - 1
     return len(next(iter(batch.values())))
@@ -83,7 +80,6 @@ def _arrow(shard: Shard, **more: Any) -> _Batches:
         workers_count=THREADS,
         tail="uneven",
         ragged=["visits"] if shard.table == "ragged" else [],
-        pack={"tokens": SEQUENCE_LENGTH} if shard.table == "packed" else {},
         **more,
     ) as loader:
         yield from loader
@@ -205,34 +201,10 @@ def _decode_only(shard: Shard) -> _Batches:
     """Arrow's decoding, in as many threads, of which nothing is kept."""
 
     def counted(part: _Part) -> dict[str, range]:
-        table = _decoded(part, use_threads=False)
-        tokens = shard.table == "packed"
-        return {"tokens": range(len(table["tokens"].combine_chunks().values if tokens else table))}
+        return {"": range(len(_decoded(part, use_threads=False)))}
 
     with ThreadPoolExecutor(THREADS) as pool:
         yield from pool.map(counted, _parts(shard))
-
-
-def _hugging_face(shard: Shard) -> _Batches:
-    """Documents packed by ``map``, as in Hugging Face's examples: the rest of 1,000 is lost."""
-    import datasets
-    from torch.utils.data import DataLoader
-
-    def pack(examples: dict[str, Any]) -> dict[str, Any]:
-        tokens = list(chain(*examples["tokens"]))
-        starts = range(0, len(tokens) - SEQUENCE_LENGTH + 1, SEQUENCE_LENGTH)
-        return {"tokens": [tokens[start : start + SEQUENCE_LENGTH] for start in starts]}
-
-    def batches() -> _Batches:
-        paths = sorted(map(str, Path(shard.folder).glob("*.parquet")))
-        with tempfile.TemporaryDirectory() as cache:
-            documents = datasets.Dataset.from_parquet(paths, cache_dir=cache)
-            documents = documents.shard(shard.ranks, shard.rank)
-            packed = documents.map(pack, batched=True).with_format("torch")
-            for batch in DataLoader(packed, batch_size=16, shuffle=True):
-                yield {"tokens": batch["tokens"].flatten()}
-
-    return batches()
 
 
 ENGINES: dict[str, Callable[[Shard], _Batches]] = {
@@ -242,6 +214,5 @@ ENGINES: dict[str, Callable[[Shard], _Batches]] = {
     "petastorm_row": partial(_petastorm, by_row=True),
     "naive": _naive,
     "decode_only": _decode_only,
-    "hugging_face": _hugging_face,
 }
 """By name what iterates over the batches of a shard."""

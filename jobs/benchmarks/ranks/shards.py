@@ -24,9 +24,7 @@ _BY_PETASTORM = ("int", "array", "scalar", "sorted")
 READ_BY: dict[str, tuple[str, ...]] = {
     "petastorm_batched": _BY_PETASTORM,
     "petastorm_row": _BY_PETASTORM,
-    "naive": (*_BY_PETASTORM, "ragged", "string"),
     "arrow_matrix": ("scalar",),
-    "hugging_face": ("packed",),
 }
 """The tables of engines that do not read all: petastorm makes no tensors of lists and texts."""
 PRELOADED = ("benchmarks.ranks.loader_readers", "petastorm.pytorch")

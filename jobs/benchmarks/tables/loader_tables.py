@@ -11,8 +11,6 @@ import pyarrow as pa
 
 SCALARS = [f"c{index:02}" for index in range(33)]
 LIST_LENGTH = 64  # The longest.
-SEQUENCE_LENGTH = 2048  # To which documents are packed.
-TOKEN_BYTES = 4
 GROUP_BYTES = 32 << 20
 _Parts = Iterable[tuple[pa.Table, int]]
 
@@ -35,12 +33,6 @@ def _list_table(random: np.random.Generator, rows: int) -> dict[str, Any]:
     return {"visits": _lists(lengths, random.integers(0, 1 << 40, lengths.sum()))}
 
 
-def _token_table(random: np.random.Generator, rows: int) -> dict[str, Any]:
-    """Documents of 300 tokens in the middle, a few of thousands."""
-    lengths = random.lognormal(np.log(300), 0.8, rows).astype(np.int64).clip(1, 20_000)
-    return {"tokens": _lists(lengths, random.integers(0, 50_000, lengths.sum(), dtype=np.int32))}
-
-
 def _string_table(random: np.random.Generator, rows: int) -> dict[str, Any]:
     offsets = _offsets(random.integers(5, 61, rows))
     letters = random.integers(97, 123, offsets[-1], np.uint8)
@@ -61,7 +53,6 @@ TABLES: dict[str, tuple[Callable[[np.random.Generator, int], dict[str, Any]], in
     "int": (_int_table, 16),
     "ragged": (_list_table, LIST_LENGTH * 4 + 8),
     "string": (_string_table, 33),
-    "packed": (_token_table, 412 * TOKEN_BYTES),
 }
 """For each table the function that makes its columns, and the bytes of a row in a batch."""
 
