@@ -1,7 +1,6 @@
 """Allreduces of growing sizes, as a script: python allreduce_script.py LIBRARY FILE BYTES...
 
-Rank 0 writes to the file the seconds of an allreduce of each size: the median of rounds over all
-sizes, as Horovod's ranks may meet in one of its cycles or in the next for some time.
+Rank 0 writes the seconds by size, medians of rounds: ranks may meet in a later cycle for some time.
 """
 
 from __future__ import annotations
