@@ -2,6 +2,7 @@
 
 python jobs/benchmark.py all         # every part, within an hour; --quick: ten minutes
 python jobs/benchmark.py launch      # one part, with its own options
+python jobs/benchmark.py peers       # makes the environment of peers that no lane has
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.parts import PARTS
+from benchmarks.peers.environment import make_environment
 from benchmarks.suite.compare import comparison
 from benchmarks.suite.mlflow_run import log
 from benchmarks.suite.page import page
@@ -26,7 +28,7 @@ from benchmarks.suite.report import case_report, missed, part_report, suite_repo
 from benchmarks.suite.text import text
 from benchmarks.suite.turns import run
 
-ALL = "all"
+ALL, PEERS = "all", "peers"
 
 
 def main() -> int:
@@ -36,6 +38,9 @@ def main() -> int:
         The exit code: 1 if a goal was missed, or something of ours gave no figure.
     """
     arguments = _parser().parse_args()
+    if arguments.part == PEERS:
+        make_environment()
+        return 0
     # An exception, so that the benchmark ends its processes and removes its network namespaces.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     old = json.loads(arguments.compare.read_text()) if arguments.compare else None
@@ -76,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("--output", type=Path, default=output, help="the JSON file")
         one.add_argument("--compare", type=Path, metavar="OLD.json", help="an earlier report")
         one.add_argument("--experiment", metavar="NAME", help="also logs an MLflow run there")
+    subparsers.add_parser(PEERS, help="makes the environment of peers that no lane has")
     return parser
 
 

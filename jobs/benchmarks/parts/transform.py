@@ -1,9 +1,8 @@
 """Predictions for a DataFrame: rows/s of TorchModel.transform and of what else there is.
 
-All score the same cached table with the same network, and take turns in one session. In each turn
-each begins with Python workers of its own, which gives the time to its first row, and then scores
-the whole table. Beside the time on the clock there is the time on the processors, of this process
-and Spark's, which a busy machine hardly changes.
+All score the same cached table with the same network, Horovod a hundredth of its rows, and take
+turns in one session. In each turn each begins with new Python workers, which gives the time to its
+first row, and then scores the whole table. Processor time is this process's and Spark's.
 """
 
 from __future__ import annotations
@@ -11,72 +10,86 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count
 from typing import Any
 
 from benchmarks.peers import transform_peers
-from benchmarks.figures import aligned, in_turns, positive, ratio
 from benchmarks.ranks.processes import cpu_seconds
+from benchmarks.suite.case import Case, Figure, Measure
+from benchmarks.suite.options import positive
 from sparkdl_runner.jobs.spark.session import start_spark
 
 HELP = "predictions, beside spark_udf, Horovod's and a function by hand"
+QUICK = ["--tables", "array", "--rows", "100000", "--repeat", "1"]
 SLOTS = 2
-OURS, PLAIN, SPARK_UDF, HOROVOD = "transform", "iterator UDF", "mlflow spark_udf", "Horovod"
-PEERS = (PLAIN, SPARK_UDF, HOROVOD)
+OURS, SLOW = "transform", "Horovod"
+PEERS = {
+    "iterator UDF": transform_peers.plain,
+    "mlflow spark_udf": transform_peers.spark_udf,
+    SLOW: transform_peers.horovod,
+}
 COLUMNS = {"scalar": [f"c{index:02}" for index in range(33)], "array": ["x"]}
 WIDTHS = {"scalar": 33, "array": 64}
+FIGURES = {
+    "rows": Figure(unit="rows/s", better="more"),
+    "by processor time": Figure(unit="rows/s", better="more"),
+    "first row": Figure(unit="s", better="less"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the benchmark."""
+    """Adds the options of this part."""
     parser.add_argument("--tables", nargs="+", default=list(COLUMNS), choices=list(COLUMNS))
     parser.add_argument("--rows", type=positive, default=400_000)
-    parser.add_argument("--horovod-rows", type=positive, default=4_000, help="it is slow")
     parser.add_argument("--repeat", type=positive, default=5, help="measured turns")
-    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=PEERS)
+    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Scores each table with each engine."""
+def cases(arguments: argparse.Namespace) -> Iterator[Case]:
+    """Each table."""
     import torch
 
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
     spark = start_spark("transform benchmark", slots=SLOTS)
-    tables: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="transform-benchmark-") as folder:
-        for table in arguments.tables:
-            print(f"{table}:", flush=True)
-            torch.manual_seed(0)
-            network = torch.nn.Sequential(
-                torch.nn.Linear(WIDTHS[table], 128), torch.nn.ReLU(), torch.nn.Linear(128, 1)
-            ).eval()
-            frame = _frame(spark, table, arguments.rows)
-            few = _frame(spark, table, arguments.horovod_rows)
-            path = f"{folder}/{table}"
-            makers: dict[str, Callable[[Any], Any]] = {
-                OURS: partial(_ours, network, COLUMNS[table]),
-                PLAIN: partial(transform_peers.plain, network, COLUMNS[table]),
-                SPARK_UDF: transform_peers.spark_udf(network, COLUMNS[table], path),
-                HOROVOD: partial(transform_peers.horovod, network, COLUMNS[table]),
+    turns, few_rows = count(), max(1, arguments.rows // 100)
+    for table in arguments.tables:
+        torch.manual_seed(0)
+        network = torch.nn.Sequential(
+            torch.nn.Linear(WIDTHS[table], 128), torch.nn.ReLU(), torch.nn.Linear(128, 1)
+        ).eval()
+        with tempfile.TemporaryDirectory(prefix="transform-benchmark-") as folder:
+            predicts = {
+                name: make(network, COLUMNS[table], f"{folder}/model")
+                for name, make in {OURS: _ours, **PEERS}.items()
             }
-            calls = {
-                name: partial(_scored, spark, make, few if name == HOROVOD else frame)
-                for name, make in makers.items()
-                if name == OURS or name in arguments.peers
+            frame, few = (_frame(spark, table, rows) for rows in (arguments.rows, few_rows))
+            measures: dict[str, Measure] = {
+                name: partial(_scored, predict, few if name == SLOW else frame, turns)
+                for name, predict in predicts.items()
             }
-            found = in_turns(calls, arguments.repeat, warm_up=True)
-            tables[table] = _summaries(found)
-            frame.unpersist()
-            few.unpersist()
+            yield Case(
+                name=table,
+                figures=FIGURES,
+                ours={OURS: measures[OURS]},
+                peers={name: measures[name] for name in arguments.peers},
+                turns=arguments.repeat,
+                warm_ups=1,
+                facts={
+                    "rows": arguments.rows,
+                    f"rows for {SLOW}": few_rows,
+                    "time": "of a table in memory, with warm Python workers; first row: new ones",
+                },
+            )
+        frame.unpersist()
+        few.unpersist()
     spark.stop()
-    return {"tables": tables}
 
 
 def _frame(spark: Any, table: str, rows: int) -> Any:
@@ -92,75 +105,27 @@ def _frame(spark: Any, table: str, rows: int) -> Any:
     return frame
 
 
-def _ours(network: Any, columns: list[str], frame: Any) -> Any:
+def _ours(network: Any, columns: list[str], _: str) -> Callable[[Any], Any]:
     from sparkdl_runner.estimator import TorchModel
 
-    return TorchModel(network, columns, {"label": "regression"}).transform(frame)
+    return lambda frame: TorchModel(network, columns, {"label": "regression"}).transform(frame)
 
 
-_turns: Iterator[int] = iter(range(10**9))
-
-
-def _scored(spark: Any, make: Callable[[Any], Any], frame: Any) -> dict[str, float]:
+def _scored(predicted: Callable[[Any], Any], frame: Any, turns: Iterator[int]) -> dict[str, float]:
     """Seconds to the first row with new Python workers, and rows per second with these."""
+
+    def score() -> None:
+        predicted(frame).write.format("noop").mode("overwrite").save()
+
     # With another environment Spark starts other workers.
-    spark.sparkContext.environment["TRANSFORM_BENCHMARK_TURN"] = str(next(_turns))
+    environment = frame.sparkSession.sparkContext.environment
+    environment["TRANSFORM_BENCHMARK_TURN"] = str(next(turns))
     started = time.perf_counter()
-    make(frame).first()
+    predicted(frame).first()
     first = time.perf_counter() - started
-    make(frame).write.format("noop").mode("overwrite").save()  # All workers are there.
+    score()  # All workers are there.
     rows = frame.count()
     started, started_cpu = time.perf_counter(), cpu_seconds()
-    make(frame).write.format("noop").mode("overwrite").save()
+    score()
     seconds, cpu = time.perf_counter() - started, cpu_seconds() - started_cpu
-    return {
-        "first_row_seconds": first,
-        "rows_per_second": rows / seconds,
-        "rows_per_cpu_second": rows / cpu,
-    }
-
-
-def _summaries(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Medians, and to the peers ours as median ratios of the same turns."""
-    summaries: dict[str, Any] = {}
-    ours = found[OURS]
-    for name, turns in found.items():
-        if isinstance(turns, str):
-            summaries[name] = {"unavailable": turns}
-            continue
-        keys = list(turns[0])
-        summaries[name] = {key: statistics.median(one[key] for one in turns) for key in keys}
-        summaries[name]["turns"] = turns
-        if name == OURS or isinstance(ours, str):
-            continue
-        for key, times in (("rows_per_second", "times"), ("rows_per_cpu_second", "cpu_times")):
-            summaries[name][times] = ratio([one[key] for one in ours], [one[key] for one in turns])
-        summaries[name]["first_row_later"] = statistics.median(
-            mine["first_row_seconds"] - other["first_row_seconds"]
-            for mine, other in zip(ours, turns, strict=True)
-        )
-    return summaries
-
-
-def table(report: Mapping[str, Any]) -> str:
-    """All tables and engines; for peers how many times faster ours is."""
-    rows: list[tuple[str, ...]] = []
-    for kind, summaries in report["tables"].items():
-        heads = ("rows/s", "rows/cpu s", "first row", "ours is times", "by cpu", "ours first row")
-        rows += [("", "", ""), (kind, *heads)]
-        for name, one in summaries.items():
-            if "unavailable" in one:
-                rows.append((name, f"unavailable: {one['unavailable']}"))
-                continue
-            cells = [f"{one['rows_per_second']:,.0f}", f"{one['rows_per_cpu_second']:,.0f}"]
-            cells.append(f"{one['first_row_seconds']:.2f} s")
-            if "times" in one:
-                cells += [f"{one['times']:.2f}", f"{one['cpu_times']:.2f}"]
-                cells.append(f"{one['first_row_later']:+.2f} s")
-            rows.append((name, *cells))
-    return aligned(rows[1:])
-
-
-def is_good(report: Mapping[str, Any]) -> bool:
-    """Whether this package gave all figures."""
-    return not any("unavailable" in one[OURS] for one in report["tables"].values())
+    return {"rows": rows / seconds, "by processor time": rows / cpu, "first row": first}

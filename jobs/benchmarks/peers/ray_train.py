@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+from benchmarks.peers.environment import peers_python
+from benchmarks.ranks.processes import module_command, module_environment
 
 
 def start_ray(workers: int) -> None:
@@ -32,30 +37,56 @@ def start_ray(workers: int) -> None:
 
 
 def allreduce_under_ray(workers: int) -> Callable[[], float]:
-    """Starts a cluster, and makes a launcher of one allreduce.
+    """Starts a cluster, in the peers' environment, and makes a launcher of one allreduce there.
 
     Raises:
-        ImportError: Ray is not installed.
+        FileNotFoundError: That environment is not made.
+        RuntimeError: Ray did not start.
     """
+    process = subprocess.Popen(
+        module_command("peers.ray_train", str(workers), python=peers_python()),
+        env=module_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+    def answer() -> float:
+        line = process.stdout.readline()  # type: ignore[union-attr]
+        if not line:
+            raise RuntimeError(f"Ray's process ended with exit code {process.wait()}")
+        return float(line)
+
+    def launch() -> float:
+        print("go", file=process.stdin, flush=True)
+        return answer()
+
+    answer()
+    return launch
+
+
+def _serve(workers: int) -> None:
+    """Starts a training for each line of standard input, and answers by its sum."""
+    # What Ray prints is no answer.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     start_ray(workers)
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    folder = tempfile.TemporaryDirectory()
-    file = Path(folder.name) / "sum"
-
-    def launch() -> float:
-        file.unlink(missing_ok=True)
-        trainer = TorchTrainer(
-            _allreduce(str(file)),
-            scaling_config=ScalingConfig(num_workers=workers),
-            torch_config=TorchConfig(backend="gloo"),
-            run_config=RunConfig(storage_path=folder.name),
-        )
-        trainer.fit()
-        return float(file.read_text())
-
-    return launch
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "sum"
+        print(0, file=answers, flush=True)
+        for _ in sys.stdin:
+            file.unlink(missing_ok=True)
+            TorchTrainer(
+                _allreduce(str(file)),
+                scaling_config=ScalingConfig(num_workers=workers),
+                torch_config=TorchConfig(backend="gloo"),
+                run_config=RunConfig(storage_path=folder),
+            ).fit()
+            print(float(file.read_text()), file=answers, flush=True)
 
 
 def _allreduce(file: str) -> Callable[[], None]:
@@ -72,3 +103,7 @@ def _allreduce(file: str) -> Callable[[], None]:
         ray.train.report({})
 
     return allreduce
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))

@@ -49,7 +49,7 @@ def _figure_report(case: Case, name: str, found: Mapping[str, Any]) -> dict[str,
             "median": statistics.median(values),
             "worst": figure.worst(values),
             "spread": spread(values),
-            "is_noise": spread(values) > NOISE,
+            "is_noise": case.turns_repeat and spread(values) > NOISE,
         }
     ratios: dict[str, dict[str, Any]] = {}
     for ours in case.ours:
@@ -61,7 +61,11 @@ def _figure_report(case: Case, name: str, found: Mapping[str, Any]) -> dict[str,
                     "interval": interval(pairs),
                     "pairs": len(pairs),
                 }
-    goals = {"least_ratios": figure.least_ratios, "bound": figure.bound}
+    goals = {
+        "least_ratios": figure.least_ratios,
+        "least_worst_ratios": figure.least_worst_ratios,
+        "bound": figure.bound,
+    }
     return {"unit": figure.unit, "better": figure.better, **goals, "sides": sides, "ratios": ratios}
 
 
@@ -88,12 +92,16 @@ def _missed_of(case: Case, name: str, figure: Figure, found: Mapping[str, Any]) 
                     f"should be {most} {figure.bound:.4g}"
                 )
         for peer, ratio in found["ratios"].get(side, {}).items():
-            least = figure.least_ratios.get(side)
-            if least and ratio["median"] < least:
-                yield (
-                    f"{case.name}: {name} of {side} was {ratio['median']:.3f} times as good as "
-                    f"that of {peer}, and should be {least:g} times"
-                )
+            goals = {
+                "": (figure.least_ratios, ratio["median"]),
+                " at worst": (figure.least_worst_ratios, ratio["worst"]),
+            }
+            for when, (least, times) in goals.items():
+                if side in least and times < least[side]:
+                    yield (
+                        f"{case.name}: {name} of {side} was {times:.3f} times as good as that of "
+                        f"{peer}{when}, and should be {least[side]:g} times"
+                    )
 
 
 def _efficiency_note(facts: Mapping[str, Any]) -> dict[str, str]:
