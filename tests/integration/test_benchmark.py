@@ -175,7 +175,7 @@ def test_checkpoint_measures_the_wait_and_the_speed(tmp_path: Path) -> None:
 
 def test_train_runs_one_script_here_and_by_the_launchers_of_libraries(tmp_path: Path) -> None:
     """How fast either is, is not for a busy machine's test to say."""
-    short = ["--other-turns", "1", "--steps", "200"]
+    short = ["--other-turns", "1", "--steps", "60"]
     done = run_benchmark(
         tmp_path, "train", "--cases", "digits-horovod", "trainer", *short, "--output", "f.json"
     )
@@ -185,7 +185,7 @@ def test_train_runs_one_script_here_and_by_the_launchers_of_libraries(tmp_path: 
     assert set(trainer["figures"]["loop"]["sides"]) == {"Trainer", "by hand"}
     assert digits["facts"]["batch"] == "64 of a rank, 128 of all"
     for side in digits["figures"]["accuracy"]["sides"].values():
-        assert 0.85 < side["worst"] <= 1
+        assert 0.5 < side["worst"] <= 1
     for side in trainer["figures"]["to the first step"]["sides"]:
         first, command = (
             trainer["figures"][name]["sides"][side]["median"]

@@ -40,9 +40,10 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """One for each library and size. All sizes of a library are summed by the same ranks."""
     import torch
 
-    has_gpus = torch.cuda.device_count() >= RANKS
     sizes = [1024 * one for one in arguments.kibibytes]
-    for library in arguments.libraries or LIBRARIES[: 3 if has_gpus else 2]:
+    for library in (
+        arguments.libraries or LIBRARIES[: 3 if torch.cuda.device_count() >= RANKS else 2]
+    ):
         peer = PEERS["horovod" if library == "horovod" else "torch"]
         takes = {one: _bandwidths(one, library, sizes) for one in (HERE, peer)}
         for size in sizes:
@@ -56,7 +57,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
                 facts={
                     "ranks": RANKS,
                     "threads of a rank": THREADS,
-                    "time": "median of an allreduce in rank 0, in ranks that sum all sizes",
+                    "time": "of an allreduce in rank 0, median of rounds over all sizes",
                     "memcpy (GB/s)": _memcpy(size),
                 },
             )

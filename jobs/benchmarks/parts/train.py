@@ -36,7 +36,7 @@ STEPS = {"cnn": 0.4, "transformer": 0.5}
 Side = tuple[str, str, str]
 """Who starts the script, which of its ways trains, and what feeds it."""
 
-QUICK = ["--turns", "1", "--most-turns", "1", "--other-turns", "1", "--steps", "60"]
+QUICK = ["--turns", "1", "--most-turns", "1", "--other-turns", "1", "--steps", "150"]
 QUICK += ["--cases", "mlp-torch", "cnn-horovod", "digits-torch", "table", "trainer"]
 
 

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 
 from benchmarks.ranks.processes import JOBS, last_line
 from sparkdl_runner.base.cores import usable_cores
@@ -14,32 +13,27 @@ from sparkdl_runner.base.cores import usable_cores
 RANKS = 2
 THREADS = max(1, usable_cores() // RANKS)
 """Of each rank, the same under all launchers: as this package sets it, unless a person has."""
-HERE, TORCHRUN, HOROVODRUN = "sparkdl-runner run", "torchrun", "horovodrun"
-PEERS = {"torch": TORCHRUN, "horovod": HOROVODRUN, "tensorflow": TORCHRUN}
+HERE = "sparkdl-runner run"
+PEERS = {"torch": "torchrun", "horovod": "horovodrun", "tensorflow": "torchrun"}
 """What else starts ranks that use a library."""
 _COMMANDS = {
-    TORCHRUN: ["torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"],
-    HOROVODRUN: ["horovod.runner.launch", "--gloo", "-np", str(RANKS), sys.executable],
+    "torchrun": ["torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"],
+    "horovodrun": ["horovod.runner.launch", "--gloo", "-np", str(RANKS), sys.executable],
 }
 
 
-def run_script(
-    launcher: str, library: str, script: str, arguments: Sequence[str]
-) -> tuple[float, float]:
+def run_script(launcher: str, library: str, name: str, options: list[str]) -> tuple[float, float]:
     """Runs a script of ``benchmarks.ranks`` whose ranks join by a library.
 
     Returns:
         When the command was started, and how many seconds it took.
-
-    Raises:
-        RuntimeError: It failed; its output is on standard error.
     """
-    script = str(JOBS / "benchmarks" / "ranks" / script)
+    script = str(JOBS / "benchmarks" / "ranks" / name)
     ours = ["sparkdl_runner", "run", "--np", str(-RANKS), "--backend", library, script, "--"]
     command = ours if launcher == HERE else [*_COMMANDS[launcher], script]
     started = time.time()
     with subprocess.Popen(
-        [sys.executable, "-m", *command, *arguments],
+        [sys.executable, "-m", *command, *options],
         env={**os.environ, "OMP_NUM_THREADS": str(THREADS)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,6 +1,6 @@
 """Allreduces of growing sizes, as a script: python allreduce_script.py LIBRARY FILE BYTES...
 
-Rank 0 writes the median seconds of an allreduce of each size to the file.
+Rank 0 writes the seconds by size, medians of rounds: ranks may meet in a later cycle for some time.
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ from pathlib import Path
 import torch
 from torch import Tensor, distributed
 
-MOST_BYTES, MOST_REPEATS, LEAST_REPEATS = 160 << 20, 200, 3
-"""Each size is summed so often that these bytes are moved, within these limits."""
+ROUNDS, MOST_REPEATS, BYTES = 5, 40, 32 << 20
+"""In each of some rounds a size is summed until these bytes are, at most so often."""
 
 
-def median_seconds(values: Tensor, ranks: int, allreduce: Callable[[Tensor], object]) -> float:
-    """The time of an allreduce of a tensor of ones, after two that do not count."""
-    allreduce(values)
+def mean_seconds(values: Tensor, ranks: int, allreduce: Callable[[Tensor], object]) -> float:
+    """The time of an allreduce of a tensor, in a row of them after one that does not count."""
+    allreduce(values.fill_(1))
     if not bool((values == ranks).all()):
         raise RuntimeError(f"an allreduce of the ones of {ranks} ranks gave {values.unique()}")
-    allreduce(values.zero_())  # Zeros stay zeros, however often they are summed.
-    seconds = []
-    for _ in range(max(LEAST_REPEATS, min(MOST_REPEATS, MOST_BYTES // values.nbytes))):
-        started = time.perf_counter()
+    values.zero_()  # Zeros stay zeros, however often they are summed.
+    repeats = max(1, min(MOST_REPEATS, BYTES // values.nbytes))
+    started = time.perf_counter()
+    for _ in range(repeats):
         allreduce(values)
         if values.is_cuda:
             torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds)
+    return (time.perf_counter() - started) / repeats
 
 
 if __name__ == "__main__":
@@ -48,10 +47,12 @@ if __name__ == "__main__":
         distributed.init_process_group(library)
         rank, ranks = distributed.get_rank(), distributed.get_world_size()
     device = f"cuda:{rank}" if library == "nccl" else "cpu"
-    found = {
-        size: median_seconds(torch.ones(int(size) // 4, device=device), ranks, allreduce)
-        for size in sizes
-    }
+    tensors = {size: torch.ones(int(size) // 4, device=device) for size in sizes}
+    rounds = [
+        {size: mean_seconds(values, ranks, allreduce) for size, values in tensors.items()}
+        for _ in range(ROUNDS)
+    ]
+    found = {size: statistics.median([one[size] for one in rounds]) for size in sizes}
     if rank == 0:
         Path(file).write_text(json.dumps(found))
     if distributed.is_initialized():
