@@ -39,6 +39,8 @@ QUICK = ["--turns", "1", "--sizes", "500x375", "--images", "60", "--texts", "500
 QUICK += ["--loaders", OURS, FILES, HUGGING_FACE]
 _CHUNK_BYTES = 8 << 20
 """Of row groups and chunks: by default they are of 32 to 64 MB, for larger data sets."""
+_FOLDERS = ("DATA_OPTIMIZER_CACHE_FOLDER", "DATA_OPTIMIZER_DATA_CACHE_FOLDER", "HF_HOME")
+"""Variables for what LitData and Hugging Face would leave elsewhere."""
 _FILES_OF_TEXT, _WORDS, _WORDS_OF_A_STORY = 4, 3000, (60, 320)
 
 
@@ -177,10 +179,11 @@ class _Samples:
         size = None if self.is_text else self.arguments.size
         request = {"work": work, "rows": self.rows, "size": size, **more}
         request |= {"batch_size": self.batch_size, "workers": self.arguments.workers}
+        folders = {name: str(self.folder / name) for name in _FOLDERS}
         stages = in_stages(
             [request],
             python=sys.executable if loader in (OURS, FILES) else peers_python(),
-            environment=self.store.environment() if self.store else {},
+            environment=folders | (self.store.environment() if self.store else {}),
         )
         return [one for (one,) in stages]
 
