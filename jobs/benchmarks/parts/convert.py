@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ranks.processes import cpu_seconds, in_fresh_process
+from benchmarks.ranks.processes import cpu_seconds, in_fresh_processes
 from benchmarks.suite.case import Case, Figure
 from benchmarks.suite.options import positive
 from sparkdl_runner.jobs.spark.session import start_spark
@@ -51,7 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """A table of each kind."""
-    fresh = partial(in_fresh_process, preloaded=MODULES)
+
+    def fresh(function: Callable[..., Any], *request: Any) -> Any:
+        return in_fresh_processes(function, [request], preloaded=MODULES)[0]
+
     seconds = Figure(unit="s", better="less")
     with tempfile.TemporaryDirectory(prefix="convert-benchmark-") as folder:
         for kind in arguments.kinds:

@@ -6,7 +6,7 @@ first call in a new session of a new process. Of ours there are also calls that 
 the call before has left, as in a notebook, and calls of ranks on this host, without Spark.
 
 Ray's TorchTrainer has a cluster of Ray's own, on this host, which has started before the clock. It
-is measured where the peers' environment is made: ``jobs/benchmark.py peers``.
+runs in the environment that ``python jobs/benchmark.py peers`` makes.
 """
 
 from __future__ import annotations

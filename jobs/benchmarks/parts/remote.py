@@ -100,6 +100,6 @@ def _read(
     }
     if way == LOCAL:
         return found
-    groups, lists = manifest["row_groups"]["count"], (opening + first + second)["LIST"]
+    groups, lists = manifest["row_groups"]["count"], (first + second)["LIST"]
     counts = (first["GET"] / groups, opening["GET"], lists)
     return {**found, **dict(zip(_REQUESTS, counts, strict=True))}

@@ -32,7 +32,7 @@ def peers_python() -> str:
 
 
 def make_environment() -> None:
-    """Makes it, unless it is there: a minute, and 1.5 GB.
+    """Makes it, unless it is there: some minutes, and 1.5 GB.
 
     Raises:
         subprocess.CalledProcessError: pip failed, and said why.

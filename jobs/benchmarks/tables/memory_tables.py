@@ -124,7 +124,7 @@ def _encoded(make: Any, rows: int, **reading: Any) -> MemoryTable:
 TABLES: dict[str, MemoryTable] = {
     "two_ints": MemoryTable(_ints, 40_000_000, 16, {"batch_size": 1024}),
     "jpegs": MemoryTable(
-        _images, 20_000, 30_000, {"batch_size": 32, "images": {"image": (64, 64)}}
+        _images, 10_000, 30_000, {"batch_size": 32, "images": {"image": (64, 64)}}
     ),
     "ragged_text": _documents_read(ragged=["tokens"]),
     "packed_text": _documents_read(pack={"tokens": 4096}),
