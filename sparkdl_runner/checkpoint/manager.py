@@ -71,9 +71,8 @@ class CheckpointManager:
             for one file that cannot be read, a fifteenth of that; for old checkpoints that cannot
             be removed, a fifth.
         ranks_timeout_seconds: How long rank 0 waits for the other ranks' parts, once it is done.
-        memory_copies: On how many other hosts the newest checkpoint is kept in memory, beside that
-            of the host that wrote it, so that a restart need not read it from the storage; 0 for
-            none, and not on its own host either. The same on all ranks.
+        memory_copies: 1 keeps what each rank saves last in its host's memory too, so that a restart
+            of the ranks need not read it from the storage.
         storage_options: As in :func:`~sparkdl_runner.base.filesystem.open_filesystem`.
 
     Raises:
@@ -111,8 +110,9 @@ class CheckpointManager:
             ranks_timeout_seconds=ranks_timeout_seconds,
         )
         self._storage = open_storage(directory_url(directory), storage_options, retry_seconds)
-        is_wanted = require_whole("memory_copies", memory_copies, least=0) > 0
-        self._copies = MemoryCopies(is_wanted=is_wanted)
+        if require_whole("memory_copies", memory_copies, least=0) > 1:
+            raise ValueError(f"memory_copies is {memory_copies}; expected 0 or 1.")
+        self._copies = MemoryCopies(is_wanted=memory_copies == 1)
         self._saver = Saver(self._storage, retention, policy, self._copies)
         self._snapshots = Snapshots(self._storage, sharded, retention)
         self._schedule = Schedule(every_steps, every_seconds, stop_request.preemption_reason)

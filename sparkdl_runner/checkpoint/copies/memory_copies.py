@@ -133,10 +133,6 @@ class MemoryCopies:
     def _warn(self, problem: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            _log.warning(
-                "Rank %d on host %s: the copy of a checkpoint in memory %s. A restart then reads "
-                "the storage.",
-                self._world.rank,
-                self._world.place,
-                problem,
-            )
+            who = f"Rank {self._world.rank} on host {self._world.place}"
+            then = "A restart then reads the storage"
+            _log.warning("%s: the copy of a checkpoint in memory %s. %s.", who, problem, then)

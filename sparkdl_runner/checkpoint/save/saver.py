@@ -38,13 +38,9 @@ class Saver:
     """
 
     def __init__(
-        self,
-        storage: Storage,
-        retention: Retention,
-        policy: SavePolicy,
-        copies: MemoryCopies | None = None,
+        self, storage: Storage, retention: Retention, policy: SavePolicy, copies: MemoryCopies
     ) -> None:
-        self._copies = copies or MemoryCopies(is_wanted=False)
+        self._copies = copies
         self._storage = storage
         self._retention = retention
         self._policy = policy
