@@ -231,7 +231,6 @@ class CheckpointManager:
         self._restored = True
         self._storage.copies = self._copies.files
         restored = restore(self._storage, self._peers(), target)
-        self._storage.copies = {}
         self._copies.hand_on()
         self._resumed_at = restored.step if restored else 0
         if restored is not None:

@@ -18,7 +18,6 @@ import sys
 HOLD_SECONDS = 90.0
 MEMORY = "sparkdl_runner-copy-"
 """The memory of a file is called so, and then its SHA-256."""
-_MESSAGE_BYTES = 4096
 
 
 def hold(line: socket.socket, lives_with: int) -> None:
@@ -39,7 +38,7 @@ def hold(line: socket.socket, lives_with: int) -> None:
         ready = dict(events.poll(patience_ms))
         if not ready or other in ready:
             return
-        text, memories, *_ = socket.recv_fds(line, _MESSAGE_BYTES, 1)
+        text, memories, *_ = socket.recv_fds(line, 4096, 1)
         message = json.loads(text or "{}")
         if "end" in message:
             return

@@ -54,10 +54,10 @@ class MemoryCopies:
 
     def hand_on(self) -> None:
         """What was found has been restored by all ranks: leaves it to this attempt's restart."""
-        for memory in self.files.values():
+        while self.files:
+            _, memory = self.files.popitem()
             self._tell(memory, step=_BEFORE_THIS_ATTEMPT)
             os.close(memory)
-        self.files = {}
         if self._run:
             restart_memory.end_holders(self._run, before=self._world.attempt)
 

@@ -60,8 +60,7 @@ class Saver:
         """Begins to write; the save before must have been waited for."""
         self._saved.add(job.manifest.step)
         self._copies.begin(job.manifest.step)
-        keep = self._copies.keep
-        self._commit = Commit(self._storage, job, self._hurry, self._policy, keep)
+        self._commit = Commit(self._storage, job, self._hurry, self._policy, self._copies.keep)
         # A daemon: a storage that hangs must not keep the process alive. join() waits for it.
         self._thread = threading.Thread(
             target=self._work, args=(self._commit,), name="sparkdl-checkpoint", daemon=True
