@@ -12,7 +12,7 @@ import os
 import pwd
 import shutil
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from sparkdl_runner.base.filesystem import is_far
@@ -44,6 +44,7 @@ class LocalStorage:
 
     def __init__(self, path: str, shown: str, *, poll_seconds: float) -> None:
         self._base = path
+        self.copies: Mapping[str, int] = {}
         self.shown = shown
         self.poll_seconds = poll_seconds
 

@@ -11,7 +11,7 @@ import ctypes
 import io
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from sparkdl_runner.base.filesystem import (
@@ -51,6 +51,8 @@ class Storage(Protocol):
     """How much of a file to read at a time; an object store reads each piece by one request."""
     retry_seconds: float
     """How long what it failed to do is tried again."""
+    copies: Mapping[str, int]
+    """Files that are in memory too: the SHA-256 of each, and a descriptor."""
 
     def names(self, directory: str = "") -> list[str]:
         """The files below ``directory``, relative to the storage; none if it is not there."""
@@ -147,6 +149,7 @@ class RemoteStorage:
 
     def __init__(self, filesystem: fs.FileSystem, base: str, shown: str) -> None:
         self._filesystem = filesystem
+        self.copies: Mapping[str, int] = {}
         is_hdfs = filesystem.type_name == "py::hdfs"
         # HDFS reads by as much. It is still in the processor's cache when it is hashed.
         self.piece_bytes = 1 << 20 if is_hdfs else LocalStorage.piece_bytes

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 
 import pytest
 
 from sparkdl_runner.launch.agent.spares.restart_spares import RESTART_SECONDS, RestartSpares
+from sparkdl_runner.rank import restart_memory
 
 
 class Kept:
@@ -59,3 +61,28 @@ def test_where_none_may_come_nothing_is_started_for_a_restart() -> None:
     assert kept.asked == []
     spares.close()
     assert kept.asked == [(0.0, False)]
+
+
+@pytest.mark.parametrize(("may_restart", "told"), [(True, "run-1 77"), (False, "run-1 0")])
+def test_ranks_learn_whether_memory_may_outlive_them_and_with_whom_it_ends(
+    may_restart: bool, told: str
+) -> None:
+    spares = RestartSpares(Kept(), seconds=0.0, may_restart=may_restart, run="run-1")
+    assert spares.memory(lives_with=77) == {restart_memory.VARIABLE: told}
+    spares = RestartSpares(Kept(), seconds=0.0, may_restart=may_restart)
+    assert spares.memory(lives_with=77) == {}
+
+
+@pytest.mark.parametrize("is_expected", [True, False])
+def test_memory_of_ranks_ends_with_the_run_and_stays_for_a_restart(
+    is_expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[tuple[str, int]] = []
+    monkeypatch.setattr(
+        restart_memory, "end_holders", lambda run, agent: ended.append((run, agent))
+    )
+    spares = RestartSpares(Kept(), seconds=0.0, may_restart=True, run="run-1")
+    if is_expected:
+        spares.restart_comes()
+    spares.close()
+    assert ended == ([] if is_expected else [("run-1", os.getpid())])
