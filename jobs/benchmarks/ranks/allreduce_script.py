@@ -31,7 +31,7 @@ def mean_seconds(values: Tensor, ranks: int, allreduce: Callable[[Tensor], objec
         allreduce(values)
         if values.is_cuda:
             torch.cuda.synchronize()
-    return (time.perf_counter() - started) / repeats
+    return float((time.perf_counter() - started) / repeats)
 
 
 if __name__ == "__main__":
