@@ -44,9 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this part."""
     parser.add_argument("--cases", nargs="+", choices=CASES, default=None, metavar="NAME")
     parser.add_argument("--turns", type=positive, default=10, help="of the three models' cases")
-    parser.add_argument("--most-turns", type=positive, default=12, help="until ratios are known")
-    parser.add_argument("--other-turns", type=positive, default=3, help="of the other cases")
-    parser.add_argument("--steps", type=positive, default=300, help="of a training of the MLP")
+    parser.add_argument("--most-turns", type=positive, default=10, help="until ratios are known")
+    parser.add_argument("--other-turns", type=positive, default=2, help="of the other cases")
+    parser.add_argument("--steps", type=positive, default=200, help="of a training of the MLP")
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
