@@ -13,10 +13,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.ranks.shards import FACTS, FIGURES, READ_BY, Shard, measured
+from benchmarks.ranks.shards import FACTS, FIGURES, READ_BY, measured
 from benchmarks.suite.case import Case, Measure
 from benchmarks.suite.options import positive
 from benchmarks.tables.loader_tables import TABLES, write_table
+from benchmarks.tables.shard import Shard
 
 HELP = "batches, beside petastorm's loaders"
 QUICK = ["--rows", "400000", "--repeat", "2"]

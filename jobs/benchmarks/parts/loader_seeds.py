@@ -14,10 +14,11 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from benchmarks.ranks.shards import FACTS, FIGURES, FIRST_BATCH, SPEED, Shard, measured
+from benchmarks.ranks.shards import FACTS, FIGURES, FIRST_BATCH, SPEED, measured
 from benchmarks.suite.case import Case
 from benchmarks.suite.options import positive
 from benchmarks.tables.loader_tables import write_table
+from benchmarks.tables.shard import Shard
 
 HELP = "the loader's worst seed, beside petastorm"
 QUICK = ["--seeds", "4"]

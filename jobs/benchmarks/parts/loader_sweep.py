@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.ranks.shards import BY_PROCESSOR, FACTS, FIGURES, SPEED, Shard, measured
+from benchmarks.ranks.shards import BY_PROCESSOR, FACTS, FIGURES, SPEED, measured
 from benchmarks.suite.case import Case
 from benchmarks.suite.options import positive
 from benchmarks.tables.loader_tables import TABLES, write_table
+from benchmarks.tables.shard import Shard
 
 HELP = "the loader's worst case: random tables, beside petastorm and a loop by hand"
 QUICK = ["--tables", "6"]

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.ranks.shards import Shard
 from benchmarks.suite.case import Case, Figure
 from benchmarks.suite.options import positive
 from benchmarks.tables.loader_tables import write_files
+from benchmarks.tables.shard import Shard
 
 HELP = "how well batches of a sorted table mix, beside petastorm"
 QUICK = ["--row-groups", "64", "--rows", "400000", "--seeds", "1"]

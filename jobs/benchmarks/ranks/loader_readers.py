@@ -24,8 +24,8 @@ import torch
 
 import sparkdl_runner.data.batches.device  # noqa: F401  Imported late, which should not count.
 from benchmarks.ranks.processes import await_others
-from benchmarks.ranks.shards import THREADS, Shard
 from benchmarks.tables.loader_tables import SCALARS
+from benchmarks.tables.shard import THREADS, Shard
 from sparkdl_runner.data.batches.loader import ArrowLoader
 from sparkdl_runner.data.dataset.manifest import Manifest
 

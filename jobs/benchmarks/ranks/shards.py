@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from benchmarks.ranks.processes import in_fresh_processes
 from benchmarks.suite.case import Figure
+from benchmarks.tables.shard import THREADS, Shard
 
-THREADS = 2  # That decode for a rank, whatever reads.
 SPEED, BY_PROCESSOR = "speed", "by processor time"
 FIRST_BATCH, MEMORY = "first batch", "memory"
 FIGURES = {
@@ -28,19 +26,6 @@ READ_BY: dict[str, tuple[str, ...]] = {
 }
 """The tables of engines that do not read all: petastorm makes no tensors of lists and texts."""
 PRELOADED = ("benchmarks.ranks.loader_readers", "petastorm.pytorch")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shard:
-    """What one rank reads of a table, in batches of its own size, and in which order."""
-
-    table: str
-    folder: str
-    batch_size: int
-    rank: int = 0
-    ranks: int = 1
-    shuffle: bool = True
-    seed: int = 0
 
 
 def measured(engine: str, *shards: Shard) -> dict[str, float]:
