@@ -58,28 +58,27 @@ def test_scale_runs_simulated_ranks_to_the_failure_of_one(tmp_path: Path) -> Non
 
 
 def test_launch_measures_ours_beside_a_peer(tmp_path: Path) -> None:
-    short = ["--launchers", *OURS, *PEERS, "--repeat", "1", "--output", "figures.json"]
+    """Whether a goal is kept is not for a busy machine's test to say."""
+    short = ["--launchers", *OURS, *PEERS, "--repeat", "1", "--first-calls", "1"]
     done = run_benchmark(tmp_path, "launch", *short)
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads((tmp_path / "figures.json").read_text())
-    assert report["benchmark"] == "launch"
-    assert report["ranks"] == 2
-    assert report["settings"]["repeat"] == 1
+    assert "Written to benchmark-launch.json" in done.stdout, done.stdout + done.stderr
+    report = json.loads((tmp_path / "benchmark-launch.json").read_text())
+    assert report["parts"]["launch"]["settings"]["repeat"] == 1
     assert set(report["versions"]) >= {"python", "pyspark", "torch"}
-    for table in (report["first_call"], report["warm_call"]):
-        assert set(table) == OURS | PEERS
-        peers_median = [table[name]["median"] for name in PEERS if "median" in table[name]]
-        assert peers_median, table
-        for name in OURS:
-            assert len(table[name]["seconds"]) == 1
-            assert table[name]["min"] <= table[name]["median"] <= table[name]["max"]
-            expected = min(peers_median) / table[name]["median"]
-            assert table[name]["times_faster"] == pytest.approx(expected)
-        for name in PEERS:
-            # A peer may not work with the newest of everything; then it says why.
-            assert "seconds" in table[name] or table[name]["unavailable"]
-    for name in OURS | PEERS:
-        assert sum(line.startswith(name) for line in done.stdout.splitlines()) == 2
+    assert len(report["configuration"]) == 64
+    for case in cases_of(tmp_path, "launch").values():
+        assert case["facts"]["ranks"] == 2
+        sides = values_of(case)["call to result"]
+        # A peer may not work with the newest of everything; then it says why.
+        assert set(sides) | set(case["unavailable"]) == OURS | PEERS
+        assert all(len(sides[name]) == 1 for name in OURS)
+        ratios = case["figures"]["call to result"]["ratios"]
+        for peer in PEERS & set(sides):
+            for name in OURS:
+                expected = sides[peer][0] / sides[name][0]
+                assert ratios[name][peer]["median"] == pytest.approx(expected)
+    page = (tmp_path / "benchmark-launch.html").read_text()
+    assert all(page.count(f"<th>{name}</th>") >= 1 for name in OURS)
 
 
 @pytest.mark.parametrize("repeat", ["0", "-1", "many"])
