@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from sparkdl_runner.base.filesystem import StorageOptions
 from sparkdl_runner.base.whole_number import require_whole
 from sparkdl_runner.checkpoint import peers, stopping
 from sparkdl_runner.checkpoint.copies.memory_copies import MemoryCopies
+from sparkdl_runner.checkpoint.directory.in_memory import InMemory
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import Name, problems_of
 from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
@@ -112,15 +114,15 @@ class CheckpointManager:
         self._storage = open_storage(directory_url(directory), storage_options, retry_seconds)
         if require_whole("memory_copies", memory_copies, least=0) > 1:
             raise ValueError(f"memory_copies is {memory_copies}; expected 0 or 1.")
-        self._copies = MemoryCopies(is_wanted=memory_copies == 1)
-        self._saver = Saver(self._storage, retention, policy, self._copies)
         self._snapshots = Snapshots(self._storage, sharded, retention)
         self._schedule = Schedule(every_steps, every_seconds, stop_request.preemption_reason)
+        self._copies = MemoryCopies(is_wanted=memory_copies == 1)
+        self._saver = Saver(self._storage, retention, policy, self._copies)
         self._connected: peers.Peers | None = None
         self._attempt: WriterFence | None = None
         self._restored = False
         self._resumed_at: int | None = None
-        self._closed = self._has_failed = False
+        self._closed = False
         self._stop_listening = stopping.stop_listening if preemption.listen() else lambda: None
         # A save under way when the interpreter ends is finished, and SIGTERM ends processes again.
         self._finalizer = weakref.finalize(self, finish, self._saver, self._stop_listening)
@@ -229,8 +231,11 @@ class CheckpointManager:
         if target.is_model_alone and self._attempt is None:
             require_training(self._storage, self._peers())
         self._restored = True
-        self._storage.copies = self._copies.files
-        restored = restore(self._storage, self._peers(), target)
+        self._storage.copies = self._copies.found
+        try:
+            restored = restore(self._storage, self._peers(), target)
+        finally:
+            self._storage.copies = InMemory()
         self._copies.hand_on()
         self._resumed_at = restored.step if restored else 0
         if restored is not None:
@@ -280,7 +285,8 @@ class CheckpointManager:
             self.wait()
         finally:
             self._finalizer.detach()
-            self._copies.close(is_over=not self._has_failed)
+            # An error is on its way, of the training or of the last save: a restart may come.
+            self._copies.close(is_over=sys.exc_info()[0] is None)
             self._snapshots.let_go()
             self._stop_listening()
             self._schedule.close()
@@ -292,7 +298,6 @@ class CheckpointManager:
         if error is None:
             self.close()
             return
-        self._has_failed = True
         self._saver.hurry()
         self._schedule.abandon()
         try:

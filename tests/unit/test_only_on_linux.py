@@ -19,7 +19,7 @@ WITHOUT = Path(__file__).parents[1] / "without_linux"
 OF_NAMES = {
     "base/cores.py": {"sched_getaffinity"},
     "checkpoint/copies/holder.py": {"pidfd_open"},
-    "checkpoint/copies/memory_copies.py": {"memfd_create"},
+    "checkpoint/copies/memory_copies.py": {"memfd_create", "pidfd_open"},
     "checkpoint/read/host_reader.py": {"memfd_create"},
     "data/remote/disk_cache.py": {"posix_fallocate"},
     "data/remote/memory_pool.py": {"MADV_HUGEPAGE"},
@@ -38,7 +38,6 @@ OF_FOLDERS = {
     "base/processes.py",
     "base/this_host.py",
     "checkpoint/copies/memory_copies.py",
-    "checkpoint/directory/files.py",
     "checkpoint/read/host_reader.py",
     "doctor/scripts/host.py",
     "jobs/parsing/yaml_file.py",

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import socket
 import sys
 
-# A restart may come a minute after the end of the ranks, and then has to start.
-HOLD_SECONDS = 90.0
+# A restart may come a minute after the end of the ranks, and then has to start and load its data.
+HOLD_SECONDS = 180.0
 MEMORY = "sparkdl_runner-copy-"
 """The memory of a file is called so, and then its SHA-256."""
 
@@ -25,7 +26,7 @@ def hold(line: socket.socket, lives_with: int) -> None:
 
     Args:
         line: Brings ``step`` with the memory of a file of that step, ``drop_before`` with the first
-            step that is still needed, or ``end``.
+            step that is still needed, ``drop`` with one that is not, or ``end``.
         lives_with: The process with which this one ends.
     """
     files: list[tuple[int, int]] = []
@@ -46,11 +47,14 @@ def hold(line: socket.socket, lives_with: int) -> None:
             events.unregister(line)
             patience_ms = HOLD_SECONDS * 1000
         files += [(message["step"], memory) for memory in memories]
-        first = message.get("drop_before", -1)
-        for _, memory in (file for file in files if file[0] < first):
-            os.close(memory)
-        files = [file for file in files if file[0] >= first]
+        first, one = message.get("drop_before", -1), message.get("drop")
+        for step, memory in files:
+            if step < first or step == one:
+                os.close(memory)
+        files = [file for file in files if file[0] >= first and file[0] != one]
 
 
 if __name__ == "__main__":
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # A state may have many files.
     hold(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))

@@ -122,11 +122,12 @@ def read_entry(
     Raises:
         DamageError: It is gone, cannot be read, or is not what was written.
     """
-    if not isinstance(storage, _Memory) and entry.sha256 in storage.copies:
-        memory = _Memory(storage.copies[entry.sha256])
+    if path := storage.copies.paths.get(entry.sha256):
         try:
-            return read_entry(memory, directory, entry, keep=keep, write=write)
-        except DamageError as problem:
+            content = read_entry(_Memory(path), directory, entry, keep=keep, write=write)
+            storage.copies.keep(entry.sha256)
+            return content
+        except (DamageError, OSError) as problem:
             warnings.warn(f"{directory} is not read from memory: {problem}.", stacklevel=2)
     size_bytes = entry.size_bytes
     content, actual = read_file(
@@ -146,9 +147,9 @@ class _Memory(LocalStorage):
 
     retry_seconds = 0.0
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, path: str) -> None:
         super().__init__("", "memory", poll_seconds=0.0)
-        self._descriptor = descriptor
+        self._file = path
 
     def open(self, name: str) -> io.FileIO:
-        return io.FileIO(f"/proc/self/fd/{self._descriptor}")
+        return io.FileIO(self._file)

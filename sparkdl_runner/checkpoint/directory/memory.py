@@ -37,10 +37,17 @@ def require_memory(size_bytes: int, what: str) -> None:
 
 
 def leaves_room(size_bytes: int) -> bool:
-    """Whether ``FREE_SHARE`` of the memory that this process can have stays free beside that."""
-    memory, group_free = psutil.virtual_memory(), control_group.free_bytes()
-    total = min(int(memory.total), control_group.limit_bytes() or memory.total)
-    free = int(memory.available if group_free is None else min(memory.available, group_free))
+    """Whether ``FREE_SHARE`` of the memory that this process can have stays free beside that.
+
+    Where nobody knows, it does not.
+    """
+    try:
+        memory = psutil.virtual_memory()
+    except (OSError, psutil.Error):
+        return False
+    free, total = int(memory.available), int(memory.total)
+    if (limit := control_group.limit_bytes()) is not None:
+        free, total = min(free, control_group.free_bytes() or 0), min(total, limit)
     return free - size_bytes >= FREE_SHARE * total
 
 

@@ -103,6 +103,7 @@ class Saver:
         if error is not None and self._commit is not None:
             job, self._commit = self._commit.job, None
             self._saved.clear()
+            self._copies.failed()
             raise save_error(self._storage, job, error, self._newest) from error
 
     def wait(self) -> None:
@@ -117,6 +118,7 @@ class Saver:
                 self._commit.wait()
             except CheckpointError:
                 self._saved.clear()
+                self._copies.failed()
                 raise
         self._commit = None
 

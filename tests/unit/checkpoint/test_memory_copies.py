@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +21,9 @@ import pytest
 from small_training import Training, equal
 from sparkdl_runner.checkpoint import CheckpointManager
 from sparkdl_runner.checkpoint.copies import holder, memory_copies
+from sparkdl_runner.checkpoint.copies.memory_copies import MemoryCopies
 from sparkdl_runner.checkpoint.directory import memory
+from sparkdl_runner.checkpoint.directory.files import FileEntry, read_entry
 from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage
 from sparkdl_runner.checkpoint.directory.manifest import read_manifest
 from sparkdl_runner.rank import control_group, restart_memory, world
@@ -69,7 +73,8 @@ def save(checkpoints: CheckpointManager, *steps: int) -> Training:
 def die(checkpoints: CheckpointManager) -> None:
     """What a rank leaves that is killed: its end of the line is closed, and no more."""
     until(lambda: held() == newest(checkpoints))
-    checkpoints.__exit__(KeyError, KeyError(), None)
+    with suppress(KeyError), checkpoints:
+        raise KeyError
 
 
 def held() -> list[str]:
@@ -178,6 +183,97 @@ def test_what_the_storage_has_committed_counts(tmp_path, read):
     checkpoints.close()
 
 
+def test_a_rank_that_does_not_commit_leaves_no_more_from_restart_to_restart(tmp_path):
+    storage, contents = LocalStorage(str(tmp_path), "here", poll_seconds=0.0), {}
+    for step in range(6):
+        contents[step] = f"step {step}".encode()
+        (tmp_path / f"{step}").write_bytes(contents[step])
+    entries = {step: FileEntry.of(str(step), content) for step, content in contents.items()}
+
+    def saved(copies: MemoryCopies, *steps: int) -> None:
+        for step in steps:
+            copies.begin(step)
+            copies.keep(entries[step], contents[step])
+
+    world._current = replace(HERE, rank=1)
+    copies = MemoryCopies(is_wanted=True)
+    saved(copies, 0, 1)
+    for attempt in range(1, 4):
+        both = sorted(entries[step].sha256 for step in (attempt - 1, attempt))
+        until(lambda both=both: held() == both)
+        copies.close(is_over=False)
+        world._current = replace(HERE, rank=1, attempt=attempt)
+        copies = MemoryCopies(is_wanted=True)
+        storage.copies = copies.found
+        read_entry(storage, "", entries[attempt])  # The newest that all have.
+        copies.hand_on()
+        until(lambda attempt=attempt: held() == [entries[attempt].sha256])
+        saved(copies, attempt + 1)
+    copies.close(is_over=True)
+    until(no_holder)
+
+
+def test_a_save_that_failed_leaves_the_one_before_in_memory(tmp_path, monkeypatch, read):
+    checkpoints = CheckpointManager(
+        tmp_path, asynchronous=False, on_save_error="warn", retry_seconds=0, memory_copies=1
+    )
+    trained = save(checkpoints, 1)
+
+    def refuse(self: LocalStorage, name: str, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(LocalStorage, "write", refuse)
+        with pytest.warns(UserWarning, match="step 2"):
+            save(checkpoints, 2)
+    die(checkpoints)
+    read.clear()
+    checkpoints = manager_of(tmp_path, 1)
+    step, training = restore(checkpoints)
+    assert (step, set(read)) == (1, {"manifest.json"})
+    assert equal(training.weights(), trained.weights())
+    checkpoints.close()
+
+
+def test_a_manager_that_is_closed_while_an_error_is_on_its_way_leaves_its_copy(tmp_path, read):
+    checkpoints = manager_of(tmp_path)
+    save(checkpoints, 1)
+    until(lambda: held() == newest(checkpoints))
+    with suppress(KeyError):
+        try:
+            raise KeyError
+        finally:
+            checkpoints.close()
+    read.clear()
+    checkpoints = manager_of(tmp_path, 1)
+    assert restore(checkpoints)[0] == 1
+    assert set(read) == {"manifest.json"}
+    checkpoints.close()
+
+
+def test_a_process_that_a_rank_has_started_keeps_no_copies(tmp_path, monkeypatch):
+    monkeypatch.setattr(world, "_current", None)
+    with CheckpointManager(tmp_path, memory_copies=1) as checkpoints:
+        assert checkpoints.list() == []
+        assert no_holder()
+
+
+def test_a_python_without_such_memory_says_so_once(tmp_path, monkeypatch, caplog):
+    monkeypatch.delattr(os, "pidfd_open")
+    with manager_of(tmp_path) as checkpoints:
+        save(checkpoints, 1, 2)
+    (said,) = caplog.messages
+    assert "cannot be kept" in said
+    assert "pidfd_open" in said
+
+
+def test_folders_of_the_search_path_need_not_be_texts(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
+    with manager_of(tmp_path) as checkpoints:
+        save(checkpoints, 1)
+        until(lambda: held() == newest(checkpoints))
+
+
 def test_another_run_finds_nothing_and_ends_nothing(tmp_path, monkeypatch, read):
     checkpoints = manager_of(tmp_path)
     save(checkpoints, 1)
@@ -212,7 +308,7 @@ def test_without_room_the_copy_is_left_out_and_that_is_said_once(tmp_path, monke
     assert held() == []
     (said,) = caplog.messages
     assert said.startswith(
-        "Rank 0 on host h: the copy of a checkpoint in memory of step 1 is left out"
+        "Rank 0 on host h: a checkpoint's copy in memory is left out, or a part of it, for step 1"
     )
     assert "less than 10% of the memory would stay free" in said
     checkpoints.close()
@@ -240,7 +336,7 @@ def test_a_lost_holder_is_said_once_and_saving_goes_on(tmp_path, caplog):
     save(checkpoints, 2, 3)
     assert [name.step for name in checkpoints.list()] == [1, 2, 3]
     (said,) = caplog.messages
-    assert "cannot be kept, since the process is gone that holds it" in said
+    assert "cannot be kept: the process that holds it is gone, or hangs" in said
     checkpoints.close()
 
 
