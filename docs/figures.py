@@ -44,7 +44,7 @@ def filled(page: str, text: str, lines: list[Mapping[str, Any]], report: Mapping
         numbers = [figure(report, path) for path in line["figures"]]
         told = "".join(
             f"{word}{format(number, shape[1:])}"
-            for word, number, shape in zip(words, numbers, formats, strict=False)
+            for word, number, shape in zip(words[:-1], numbers, formats, strict=True)
         )
         text = text.replace(found[0], told + words[-1])
     return text

@@ -82,9 +82,11 @@ def _waits(folder: Path, arguments: argparse.Namespace) -> Iterator[Case]:
         yield Case(
             name="save",
             figures={"step loop blocked": SECONDS, "save complete": SECONDS},
-            ours={"asynchronous save": partial(_saved, partial(ours, background))},
-            peers={
+            ours={
+                "asynchronous save": partial(_saved, partial(ours, background)),
                 "synchronous save": partial(_saved, partial(ours, foreground)),
+            },
+            peers={
                 "torch.save": partial(_saved, torch_save),
                 "torch's async_save": partial(_saved, torch_async_save),
             },

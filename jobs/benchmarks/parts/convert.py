@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this part."""
     parser.add_argument("--rows", type=positive, default=300_000, help="of each table")
     parser.add_argument("--kinds", nargs="+", default=["scalars", "vectors"], choices=list(KINDS))
-    parser.add_argument("--repeat", type=positive, default=3, help="sessions of each")
+    parser.add_argument("--repeat", type=positive, default=2, help="sessions of each")
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

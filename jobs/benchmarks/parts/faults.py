@@ -59,6 +59,7 @@ HOW = {
 }
 """Per kind, the error that is expected, and words of its text."""
 HANGS = ("stop", "sleep")
+GONE_SECONDS = 30.0
 RIGHT = Figure(unit="", better="more", bound=1)
 FIGURES = {
     "fault to error": Figure(unit="s", better="less"),
@@ -77,7 +78,7 @@ QUICK = ["--backends", "torch", "--random", "3", "--only", "kill"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this part."""
     parser.add_argument("--backends", nargs="+", default=["horovod", "torch"])
-    parser.add_argument("--random", type=int, default=13, help="moments, of each kind and backend")
+    parser.add_argument("--random", type=int, default=6, help="moments, of each kind and backend")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     parser.add_argument("--only", default="", help="faults whose name contains this")
 
@@ -149,9 +150,13 @@ class _Breaks:
         mark = self._folder / f"mark-{self._count}"
         before = belongings()
         error, notes = self._run(backend, fault, mark)
-        while fault.how == "cancel" and belongings()["processes"] - before["processes"]:
-            time.sleep(0.02)
         ended_at = time.time()
+        while fault.how == "cancel" and belongings()["processes"] - before["processes"]:
+            if time.time() > ended_at + GONE_SECONDS:
+                break  # They are told as left.
+            time.sleep(0.02)
+        else:
+            ended_at = time.time()
         left = leftovers(before)
         is_right = self._is_right(fault, error, notes)
         if left or not is_right:

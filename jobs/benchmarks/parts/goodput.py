@@ -45,8 +45,6 @@ Fault = tuple[int, int, float]
 """After how many steps, which rank, and how many seconds later."""
 Launcher = Callable[[dict[str, Any], int], Callable[[], Any]]
 
-QUICK = ["--kills", "2", "--steps", "60"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this part."""
@@ -116,16 +114,18 @@ def _kill(
     folder: Path, faults: list[Fault], struck_at: list[float], is_over: threading.Event
 ) -> None:
     struck: set[int] = set()
-    for step, rank, delay in faults:
-        # Of ranks that were started since the fault before, so that each fault ends a training.
-        while not any(pid not in struck and made >= step for pid, made, _, _ in _steps(folder)):
-            if is_over.wait(LOOK_SECONDS):
-                return
-        time.sleep(delay)
-        os.kill(int((folder / f"pid-{rank}").read_text()), signal.SIGKILL)
-        struck_at.append(time.time())
-        struck |= {pid for pid, _, _, _ in _steps(folder)}
-    (folder / "all-struck").touch()
+    try:
+        for step, rank, delay in faults:
+            # Of ranks that were started since the fault before, so that each ends a training.
+            while not any(pid not in struck and made >= step for pid, made, _, _ in _steps(folder)):
+                if is_over.wait(LOOK_SECONDS):
+                    return
+            time.sleep(delay)
+            os.kill(int((folder / f"pid-{rank}").read_text()), signal.SIGKILL)
+            struck_at.append(time.time())
+            struck |= {pid for pid, _, _, _ in _steps(folder)}
+    finally:
+        (folder / "all-struck").touch()  # The training waits for it.
 
 
 def _steps(folder: Path) -> list[tuple[int, int, float, float]]:
@@ -177,3 +177,5 @@ OURS: dict[str, Launcher] = {
     "DistributedRunner, spares": partial(_distributed_runner, SPARE_SECONDS),
 }
 PEERS: dict[str, Launcher] = {"TorchTrainer (Ray)": partial(under_ray, RANKS)}
+
+QUICK = ["--kills", "2", "--steps", "60", "--launchers", *OURS]

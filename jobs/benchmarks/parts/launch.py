@@ -30,6 +30,7 @@ from benchmarks.suite.case import Case, Figure
 from benchmarks.suite.options import positive
 from benchmarks.suite.turns import reason_of
 from sparkdl_runner.jobs.spark.session import start_spark
+from sparkdl_runner.launch.driver.calls.spares import end_spare_workers
 
 HELP = "from a call to its result, beside horovod.spark.run, TorchDistributor and Ray Train"
 RANKS = 2
@@ -133,13 +134,13 @@ LAUNCHERS: dict[str, Callable[[], Launcher]] = {
 }
 
 
-QUICK = ["--repeat", "1", "--first-calls", "1"]
+QUICK = ["--repeat", "1", "--first-calls", "1", "--launchers", *ON_SPARK[:2], PEERS[0]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this part."""
     parser.add_argument("--repeat", type=positive, default=5, help="calls of each in a session")
-    parser.add_argument("--first-calls", type=positive, default=3, help="of each, in new sessions")
+    parser.add_argument("--first-calls", type=positive, default=2, help="of each, in new sessions")
     parser.add_argument("--launchers", nargs="+", choices=list(LAUNCHERS), default=list(LAUNCHERS))
 
 
@@ -153,7 +154,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     spark = start_spark("launch benchmark", slots=RANKS)
     goals = {one: SPARES if WITH_SPARES in one else LATER for one in ON_SPARK}
     yield _case(
-        "later calls", _timed_call, arguments.launchers, goals, arguments.repeat, warm_ups=1
+        "later calls", _later_call, arguments.launchers, goals, arguments.repeat, warm_ups=1
     )
     spark.stop()
 
@@ -178,6 +179,16 @@ def _case(
     )
 
 
+def _later_call(name: str) -> dict[str, float]:
+    """A call that finds spares only where it is to find some."""
+    if name.endswith(WITH_SPARES):
+        LAUNCHERS[name]()()
+        _await_spares()
+    else:
+        end_spare_workers()  # Of an earlier launcher's call: this one would take them.
+    return _timed_call(name)
+
+
 def _timed_call(name: str) -> dict[str, float]:
     """Seconds from a call to its result.
 
@@ -185,10 +196,6 @@ def _timed_call(name: str) -> dict[str, float]:
         RuntimeError: The ranks did not sum what they should have.
     """
     launch = LAUNCHERS[name]()
-    if name.endswith(WITH_SPARES):
-        launch()
-    # Spares that an earlier launcher's call has left would take a core while they import torch.
-    _await_spares(left=name.endswith(WITH_SPARES))
     started = time.perf_counter()
     total = launch()
     seconds = time.perf_counter() - started
@@ -197,15 +204,17 @@ def _timed_call(name: str) -> dict[str, float]:
     return {"call to result": seconds}
 
 
-def _await_spares(*, left: bool) -> None:
+def _await_spares() -> None:
     """Waits until the workers below this process do nothing any more: they are spares.
 
-    Args:
-        left: Whether the call before has left some, so that at least one has to appear.
+    Raises:
+        TimeoutError: There are none, or they are not done with their imports.
     """
     deadline = time.monotonic() + READY_TIMEOUT_SECONDS
     spent, now = -1.0, 0.0
-    while time.monotonic() < deadline and ((left and not now) or now - spent > IDLE_SECONDS):
+    while not now or now - spent > IDLE_SECONDS:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no spares after {READY_TIMEOUT_SECONDS:g} s")
         spent = now
         time.sleep(LOOK_SECONDS)
         now = 0.0

@@ -45,7 +45,7 @@ RandomTable = tuple[dict[str, Any], Shard]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this part."""
-    parser.add_argument("--tables", type=positive, default=60, help="how many are read")
+    parser.add_argument("--tables", type=positive, default=30, help="how many are read")
     parser.add_argument("--only", type=int, nargs="+", help="only these of them, from 0")
     parser.add_argument("--seed", type=int, default=1, help="of the random tables")
 

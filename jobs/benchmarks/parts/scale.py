@@ -53,5 +53,5 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
             figures={**figures, "cause named": Figure(unit="", better="more", bound=1)},
             ours={"ours": partial(answer_of, "ranks.scale_driver", request)},
             turns=arguments.repeat,
-            facts={"ranks": ranks, "processes of simulated agents": arguments.processes},
+            facts={"simulated ranks": ranks, "processes of simulated agents": arguments.processes},
         )

@@ -25,7 +25,7 @@ from sparkdl_runner import DistributedRunner, RunConfig
 from sparkdl_runner.tracking import Tracking
 
 HELP = "what log_metrics costs, also with a slow server or none"
-QUICK = ["--repeat", "1", "--calls", "1000", "--outage-seconds", "5", "--beside-seconds", "8"]
+QUICK = ["--repeat", "1", "--calls", "1000", "--outage-seconds", "2", "--beside-seconds", "4"]
 STRETCHES = 8  # of each kind in a training; one lasts longer than sending its metrics
 PRODUCTS, STEP_SECONDS = 9, 0.003  # of matrices in a step, and about how long these take
 ANSWER_SECONDS = 0.2  # of the slow server

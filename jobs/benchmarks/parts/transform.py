@@ -14,7 +14,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from typing import Any
 
@@ -60,7 +60,8 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
         with tempfile.TemporaryDirectory(prefix="transform-benchmark-") as folder:
             measures: dict[str, Measure] = {}
             for name, make in {OURS: _ours, **PEERS}.items():
-                predict = make(network, COLUMNS[table], f"{folder}/model")
+                # A peer that cannot be made is unavailable, as one that cannot score.
+                predict = cache(partial(make, network, COLUMNS[table], f"{folder}/model"))
                 measures[name] = partial(_scored, predict, few if name == SLOW else frame, turns)
             yield Case(
                 name=table,
@@ -70,7 +71,8 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
                 turns=arguments.repeat,
                 warm_ups=1,
                 facts={
-                    "time": "of a table in memory, with warm Python workers; first row: new ones"
+                    "rows": f"{rows:,}; of {SLOW}, which is slow, {max(1, rows // 100):,}",
+                    "time": "of a table in memory, with warm Python workers; first row: new ones",
                 },
             )
         spark.catalog.clearCache()
@@ -94,8 +96,12 @@ def _ours(network: Any, columns: list[str], _: str) -> Callable[[Any], Any]:
     return lambda frame: TorchModel(network, columns, {"label": "regression"}).transform(frame)
 
 
-def _scored(predict: Callable[[Any], Any], frame: Any, turns: Iterator[int]) -> dict[str, float]:
+def _scored(
+    make: Callable[[], Callable[[Any], Any]], frame: Any, turns: Iterator[int]
+) -> dict[str, float]:
     """Seconds to the first row with new Python workers, and rows per second with these."""
+
+    predict = make()
 
     def score() -> None:
         predict(frame).write.format("noop").mode("overwrite").save()

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 from benchmarks.ranks.processes import JOBS
@@ -47,6 +48,14 @@ def make_environment() -> None:
             subprocess.run([*install, "--constraint", str(_PINS), *packages], check=True)
         (folder / "done").touch()
     print(f"The peers' environment is in {folder}")
+
+
+def peers_versions() -> dict[str, str]:
+    """The versions of the peers there; none if it is not made."""
+    packages = [str(one) for one in _folder().glob("lib/python*/site-packages")]
+    found = {one.metadata["Name"]: one.version for one in metadata.distributions(path=packages)}
+    names = (*(one.partition("[")[0] for one in _PEERS), "mosaicml-streaming")
+    return {f"{name} of the peers": found[name] for name in names if name in found}
 
 
 def _folder() -> Path:

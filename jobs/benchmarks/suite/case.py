@@ -30,9 +30,8 @@ class Figure:
     bound: float | None = None
 
     def times_as_good(self, ours: float, theirs: float) -> float:
-        """How many times as good our number is; infinite beside a peer's nothing."""
-        good, bad = (ours, theirs) if self.better == "more" else (theirs, ours)
-        return good / bad if bad else float("inf")
+        """How many times as good our number is; neither is 0."""
+        return ours / theirs if self.better == "more" else theirs / ours
 
     def worst(self, values: list[float]) -> float:
         """The worst of several numbers."""

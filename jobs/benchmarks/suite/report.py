@@ -8,10 +8,10 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.machine import machine, versions
+from benchmarks.suite.case import Case
+from benchmarks.suite.machine import machine
 from benchmarks.suite.scaling import ONE_RANK, scaling_efficiency
-from benchmarks.suite.statistics import NOISE, interval, spread
+from benchmarks.suite.statistics import LEAST_PAIRS, NOISE, interval, spread
 from benchmarks.suite.turns import pair_ratios
 
 
@@ -34,6 +34,7 @@ def case_report(case: Case, found: Mapping[str, Any]) -> dict[str, Any]:
         "figures": figures,
         "unavailable": unavailable,
         "missed": list(_missed(case, figures, unavailable)),
+        "undecided": list(_undecided(case, figures)),
     }
 
 
@@ -77,32 +78,49 @@ def _missed(
     for side in case.ours:
         if side in unavailable:
             yield f"{case.name}: {side} gave no figure: {unavailable[side]}"
+        elif not any(side in figure["sides"] for figure in figures.values()):
+            yield f"{case.name}: {side} gave no number"
     for name, figure in case.figures.items():
-        yield from _missed_of(case, name, figure, figures[name])
-
-
-def _missed_of(case: Case, name: str, figure: Figure, found: Mapping[str, Any]) -> Iterator[str]:
-    for side in case.ours:
-        numbers = found["sides"].get(side)
-        if figure.bound is not None and numbers:
-            worst = numbers["worst"]
-            if figure.worst([worst, figure.bound]) != figure.bound:
-                most = "at least" if figure.better == "more" else "at most"
-                yield (
-                    f"{case.name}: {name} of {side} was {worst:.4g} {figure.unit} at worst, and "
-                    f"should be {most} {figure.bound:.4g}"
-                )
-        for peer, ratio in found["ratios"].get(side, {}).items():
-            goals = {
-                "": (figure.least_ratios, ratio["median"]),
-                " at worst": (figure.least_worst_ratios, ratio["worst"]),
-            }
-            for when, (least, times) in goals.items():
-                if side in least and times < least[side]:
+        for side, numbers in figures[name]["sides"].items():
+            if side in case.ours and figure.bound is not None:
+                worst = numbers["worst"]
+                if figure.worst([worst, figure.bound]) != figure.bound:
+                    most = "at least" if figure.better == "more" else "at most"
+                    unit = f" {figure.unit}" if figure.unit else ""
                     yield (
+                        f"{case.name}: {name} of {side} was {worst:.4g}{unit} at worst, and "
+                        f"should be {most} {figure.bound:.4g}"
+                    )
+        yield from (text for text, is_sure in _ratios_missed(case, name, figures[name]) if is_sure)
+
+
+def _undecided(case: Case, figures: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each goal of a ratio on which the turns that were measured do not decide."""
+    for name, figure in case.figures.items():
+        for side in figure.least_ratios.keys() | figure.least_worst_ratios.keys():
+            if side in case.ours and not figures[name]["ratios"].get(side):
+                yield f"{case.name}: {name} of {side} had no peer beside it"
+        for text, is_sure in _ratios_missed(case, name, figures[name]):
+            if not is_sure:
+                yield f"{text}; too few turns or too much noise to be sure"
+
+
+def _ratios_missed(case: Case, name: str, found: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """A sentence for each ratio below its goal, and whether that is sure."""
+    figure = case.figures[name]
+    for side, peers in found["ratios"].items():
+        for peer, ratio in peers.items():
+            goals = {
+                "": (figure.least_ratios, ratio["median"], ratio["interval"][1]),
+                " at worst": (figure.least_worst_ratios, ratio["worst"], ratio["worst"]),
+            }
+            for when, (least, times, most) in goals.items():
+                if side in least and times < least[side]:
+                    text = (
                         f"{case.name}: {name} of {side} was {times:.3f} times as good as that of "
                         f"{peer}{when}, and should be {least[side]:g} times"
                     )
+                    yield text, ratio["pairs"] >= LEAST_PAIRS and most < least[side]
 
 
 def part_report(settings: Mapping[str, Any], cases: list[dict[str, Any]]) -> dict[str, Any]:
@@ -114,15 +132,18 @@ def part_report(settings: Mapping[str, Any], cases: list[dict[str, Any]]) -> dic
     return {"settings": settings, "cases": cases}
 
 
-def suite_report(command: str, date: str, parts: Mapping[str, Any]) -> dict[str, Any]:
+def suite_report(
+    command: str, date: str, versions: Mapping[str, str], parts: Mapping[str, Any]
+) -> dict[str, Any]:
     """The whole report.
 
     Args:
         command: What was run.
         date: When, as ``2026-11-30``.
+        versions: Of all that ran.
         parts: By name each part's report.
     """
-    where = {"machine": machine(), "versions": versions()}
+    where = {"machine": machine(), "versions": dict(versions)}
     settings = {name: one["settings"] for name, one in parts.items()}
     canonical = json.dumps([where, settings], sort_keys=True, default=str)
     return {
@@ -135,10 +156,18 @@ def suite_report(command: str, date: str, parts: Mapping[str, Any]) -> dict[str,
 
 
 def missed(report: Mapping[str, Any]) -> list[str]:
-    """A sentence for each goal that was missed, and for each part that gave none."""
+    """A sentence for each goal that was missed, and for each part that did not end."""
     sentences = []
     for name, part in report["parts"].items():
         if "unavailable" in part:
-            sentences.append(f"{name} gave no figures: {part['unavailable']}")
+            sentences.append(f"{name} gave no more figures: {part['unavailable']}")
         sentences += [f"{name}: {one}" for case in part["cases"] for one in case["missed"]]
     return sentences
+
+
+def undecided(report: Mapping[str, Any]) -> list[str]:
+    """A sentence for each goal on which the turns do not decide."""
+    parts = report["parts"].items()
+    return [
+        f"{name}: {one}" for name, part in parts for c in part["cases"] for one in c["undecided"]
+    ]

@@ -79,8 +79,12 @@ def die(checkpoints: CheckpointManager) -> None:
 
 def held() -> list[str]:
     """The SHA-256 of each file that a holder has."""
-    links = [os.readlink(link) for pid, _, _ in restart_memory.holders(RUN) for link in fds(pid)]
-    names = [link.removesuffix(" (deleted)").partition(holder.MEMORY)[2] for link in links]
+    names = []
+    for pid, _, _ in restart_memory.holders(RUN):
+        with suppress(OSError):  # It ends, or has just let go of one.
+            for link in fds(pid):
+                name = os.readlink(link).removesuffix(" (deleted)")
+                names.append(name.partition(holder.MEMORY)[2])
     return sorted(filter(None, names))
 
 

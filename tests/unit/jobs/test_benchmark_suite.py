@@ -17,7 +17,7 @@ from benchmarks.suite.case import Case, Figure, Measure
 from benchmarks.suite.compare import comparison
 from benchmarks.suite.mlflow_run import log
 from benchmarks.suite.page import page
-from benchmarks.suite.report import case_report, missed, part_report, suite_report
+from benchmarks.suite.report import case_report, missed, part_report, suite_report, undecided
 from benchmarks.suite.statistics import interval, spread
 from benchmarks.suite.text import text
 from benchmarks.suite.turns import run
@@ -49,7 +49,8 @@ def found_in(case: Case) -> dict[str, Any]:
 
 def report_of(*cases: Case) -> dict[str, Any]:
     part = part_report({"repeat": 3}, [found_in(case) for case in cases])
-    return suite_report("python jobs/benchmark.py part", "2026-11-30", {"part": part})
+    command, libraries = "python jobs/benchmark.py part", {"python": "3.11"}
+    return suite_report(command, "2026-11-30", libraries, {"part": part})
 
 
 @pytest.mark.parametrize(
@@ -153,23 +154,66 @@ def test_turns_go_on_until_a_ratio_is_known(theirs, turns):
             Figure(unit="s", better="less", least_ratios={"ours": 2.5}),
             ["case: time of ours was 2.000 times as good as that of peer, and should be 2.5 times"],
         ),
+        (Figure(unit="s", better="less", least_worst_ratios={"ours": 2}), []),
+        (
+            Figure(unit="", better="less", bound=2),
+            ["case: time of ours was 3 at worst, and should be at most 2"],
+        ),
     ],
 )
 def test_a_goal_that_was_missed_is_told_in_a_sentence(figure, sentences):
-    report = report_of(case_of(giving(1, 3), giving(2, 6), turns=2, figures={"time": figure}))
+    ours, theirs = giving(*[1, 3] * 3), giving(*[2, 6] * 3)
+    report = report_of(case_of(ours, theirs, turns=6, figures={"time": figure}))
     assert missed(report) == [f"part: {one}" for one in sentences]
     assert [line for line in text(report).splitlines() if line.startswith("Missed")] == [
         f"Missed: part: {one}" for one in sentences
     ]
 
 
+@pytest.mark.parametrize("theirs", [[3.8, 3.9], [3.7, 3.8, 3.9, 3.8, 4.2, 4.3, 4.4]])
+def test_few_or_noisy_turns_do_not_decide_on_a_ratio(theirs):
+    goal = Figure(unit="s", better="less", least_ratios={"ours": 4})
+    ours, turns = giving(*[1.0] * len(theirs)), len(theirs)
+    report = report_of(case_of(ours, giving(*theirs), turns=turns, figures={"time": goal}))
+    assert missed(report) == []
+    (told,) = undecided(report)
+    assert "and should be 4 times; too few turns or too much noise" in told
+    assert told in text(report)
+
+
+def test_a_goal_beside_no_peer_is_not_decided():
+    goal = Figure(unit="s", better="less", least_ratios={"ours": 4})
+    report = report_of(case_of(giving(1), giving(), figures={"time": goal}))
+    assert undecided(report) == ["part: case: time of ours had no peer beside it"]
+    assert missed(report) == []
+
+
+def test_ours_that_gave_no_number_is_no_success():
+    report = report_of(case_of(dict, figures={"time": Figure(unit="s", better="less", bound=1)}))
+    assert missed(report) == ["part: case: ours gave no number"]
+
+
+def test_nothing_has_no_ratio():
+    report = report_of(case_of(giving(0, 2), giving(0, 4), turns=2))
+    (case,) = report["parts"]["part"]["cases"]
+    ratio = case["figures"]["time"]["ratios"]["ours"]["peer"]
+    assert (ratio["median"], ratio["pairs"]) == (2, 1)
+
+
 @pytest.mark.parametrize(
-    ("now", "verdict"), [([30, 31, 32], "better"), ([3, 4, 5], "worse"), ([19, 22, 40], "")]
+    ("now", "turns", "verdict"),
+    [
+        ([30, 31, 32], 6, "better"),
+        ([3, 4, 5], 6, "worse"),
+        ([19, 22, 40], 6, ""),
+        ([30, 31, 32], 3, ""),
+    ],
 )
-def test_reports_are_compared_by_ratios_alone(now, verdict):
+def test_reports_are_compared_by_ratios_alone(now, turns, verdict):
     def report(theirs: list[float]) -> dict[str, Any]:
         alone = case_of(giving(77), name="alone")
-        return report_of(case_of(giving(10, 10, 10), giving(*theirs), turns=3), alone)
+        times, theirs = giving(*[10] * 6), theirs * (turns // 3)
+        return report_of(case_of(times, giving(*theirs), turns=turns), alone)
 
     old, new = report([19, 20, 21]), report(now)
     head, *rows = comparison(old, new).splitlines()
@@ -179,7 +223,12 @@ def test_reports_are_compared_by_ratios_alone(now, verdict):
     times = f"{now[1] / 10:.2f}"
     assert row.split("peer")[1].split() == ["2.00", times, f"{now[1] / 20:.2f}", *verdict.split()]
     other = report_of(case_of(giving(1), giving(1), name="another"))
-    assert comparison(old, other) == "The report of 2026-11-30 has no ratio that this one has."
+    other["parts"]["part"]["settings"] = {"repeat": 4}
+    assert comparison(old, other).splitlines() == [
+        "2 ratios are in one of the reports alone.",
+        "The report of 2026-11-30 has no ratio that this one has.",
+        "part was measured with other settings.",
+    ]
 
 
 def test_the_page_shows_every_side_and_escapes_what_it_is_given():
@@ -218,9 +267,9 @@ def test_the_mlflow_run_has_medians_worst_numbers_and_ratios(tmp_path, monkeypat
     (one,) = mlflow.search_runs(experiment_names=["benchmarks"], output_format="list")
     assert one.data.metrics == {
         "part/first_ call/time/ours": 2,
-        "part/first_ call/time/ours/worst": 3,
+        "part/first_ call/time/ours at worst": 3,
         "part/first_ call/time/peer": 4,
-        "part/first_ call/time/peer/worst": 6,
+        "part/first_ call/time/peer at worst": 6,
         "part/first_ call/time/ours of peer": 2,
     }
     assert one.info.status == "FINISHED"
@@ -298,14 +347,14 @@ def test_all_reports_the_other_parts_where_one_ends_with_an_error(tmp_path):
     assert "OSError: no disk" in done.stderr
     report = json.loads((tmp_path / "benchmark-all.json").read_text())
     assert list(report["parts"]) == ["broken", "good", "low"]
-    assert report["parts"]["broken"]["unavailable"] == "exit code 1"
+    assert report["parts"]["broken"]["unavailable"] == "OSError: no disk"
     found = {
         name: report["parts"][name]["cases"][0]["figures"]["n"]["sides"]["ours"]["values"]
         for name in ("good", "low")
     }
     assert found == {"good": [1.5], "low": [0.5]}
     assert missed(report) == [
-        "broken gave no figures: exit code 1",
-        "low: case: n of ours was 0.5  at worst, and should be at least 1",
+        "broken gave no more figures: OSError: no disk",
+        "low: case: n of ours was 0.5 at worst, and should be at least 1",
     ]
-    assert "No figures: exit code 1" in (tmp_path / "benchmark-all.html").read_text()
+    assert "No more figures: OSError: no disk" in (tmp_path / "benchmark-all.html").read_text()
