@@ -36,6 +36,8 @@ RANKS, HOSTS = 3, 2
 HANG_SECONDS, HEARTBEAT_SECONDS, SLOW_SECONDS = 20.0, 20.0, 3.0
 # Beyond its deadline, for stacks, stopping, and a busy machine.
 MARGIN_SECONDS = 100.0
+# A rank that is killed is told at once, however busy the machine is.
+KILL_SECONDS = 20.0
 LONGEST_SECONDS = 240.0
 KINDS = ("kill", "stop", "cut", "vanish", "slow disk", "returned but stuck")
 HARMLESS = ("slow disk", "returned but stuck")
@@ -99,7 +101,9 @@ def _break(
     seconds = ended_at - (struck_at[0] if struck_at else float("nan"))
     left = leftovers(before)
     harmful = [(kind, rank) for kind, rank in faults if kind not in HARMLESS]
-    in_time = seconds < (HANG_SECONDS if harmful else 60.0) + MARGIN_SECONDS
+    is_seen_at_once = harmful and {kind for kind, _ in harmful} == {"kill"}
+    most = KILL_SECONDS if is_seen_at_once else MARGIN_SECONDS + (HANG_SECONDS if harmful else 60.0)
+    in_time = seconds < most
     is_right = any(_tells(str(error), *one) for one in harmful) if harmful else error is None
     return {
         "fault": " + ".join(sorted(kind for kind, _ in faults)),
