@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,10 +24,9 @@ from typing import Any
 import psutil
 
 from benchmarks.peers.ray_train import under_ray
-from benchmarks.ranks.processes import module_command, module_environment
+from benchmarks.ranks.processes import answer_of
 from benchmarks.suite.case import Case, Figure
 from benchmarks.suite.options import positive
-from benchmarks.suite.turns import reason_of
 from sparkdl_runner.jobs.spark.session import start_spark
 from sparkdl_runner.launch.driver.calls.spares import end_spare_workers
 
@@ -226,34 +224,13 @@ def _await_spares() -> None:
 
 def _first_call(name: str) -> dict[str, float]:
     """The same in a new process, which starts a session in which nothing has run."""
-    child = subprocess.run(
-        module_command("parts.launch", name),
-        env=module_environment(),
-        capture_output=True,
-        text=True,
-        timeout=FIRST_CALL_TIMEOUT_SECONDS,
-    )
-    try:
-        # Lines before the last are what the launcher itself prints.
-        answer = json.loads(child.stdout.strip().rpartition("\n")[2])
-    except ValueError:
-        last_words = child.stderr.strip().rpartition("\n")[2]
-        answer = f"exit code {child.returncode}: {last_words}"
-    if isinstance(answer, str):
-        raise RuntimeError(answer)
-    return dict(answer)
-
-
-def _answer_of_child(name: str) -> dict[str, float] | str:
-    try:
-        LAUNCHERS[name]()
-        spark = start_spark("launch benchmark", slots=RANKS)
-        seconds = _timed_call(name)
-        spark.stop()
-    except Exception as error:
-        return reason_of(error)
-    return seconds
+    return answer_of("parts.launch", {"launcher": name}, most_seconds=FIRST_CALL_TIMEOUT_SECONDS)
 
 
 if __name__ == "__main__":
-    print(json.dumps(_answer_of_child(sys.argv[1])))
+    launcher = json.loads(sys.argv[1])["launcher"]
+    LAUNCHERS[launcher]()
+    session = start_spark("launch benchmark", slots=RANKS)
+    answer = _timed_call(launcher)
+    session.stop()
+    print(json.dumps(answer))

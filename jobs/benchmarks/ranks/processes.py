@@ -32,11 +32,14 @@ def module_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
-def answer_of(module: str, request: dict[str, Any]) -> dict[str, Any]:
+def answer_of(
+    module: str, request: dict[str, Any], *, most_seconds: float | None = None
+) -> dict[str, Any]:
     """Runs a module of this package in a process of its own, and reads its last line.
 
     Raises:
         RuntimeError: It failed; with the last line of its errors.
+        subprocess.TimeoutExpired: It took more than ``most_seconds``.
     """
     done = subprocess.run(
         module_command(module, json.dumps(request)),
@@ -44,6 +47,7 @@ def answer_of(module: str, request: dict[str, Any]) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=False,
+        timeout=most_seconds,
     )
     if done.returncode:
         raise RuntimeError(last_line(done.stderr))

@@ -17,9 +17,9 @@ def text(report: Mapping[str, Any]) -> str:
             lines += ["", f"{name}: no more figures: {part['unavailable']}"]
         for _, cases in groupby(part["cases"], key=_headings):
             lines += ["", aligned(_rows(name, list(cases)))]
-    lines += ["", *(f"Missed: {one}" for one in missed(report))]
-    lines += ["", *(f"Not decided: {one}" for one in undecided(report))]
-    return "\n".join(lines).strip()
+    goals = [f"Missed: {one}" for one in missed(report)]
+    goals += [f"Not decided: {one}" for one in undecided(report)]
+    return "\n".join([*lines, "", *goals]).strip()
 
 
 def _headings(case: Mapping[str, Any]) -> tuple[str, ...]:
