@@ -25,6 +25,7 @@ from benchmarks.peers.environment import make_environment, peers_versions
 from benchmarks.suite.compare import comparison
 from benchmarks.suite.machine import versions
 from benchmarks.suite.mlflow_run import log
+from benchmarks.suite.options import add_options, complete
 from benchmarks.suite.page import page
 from benchmarks.suite.report import case_report, missed, part_report, suite_report
 from benchmarks.suite.text import text
@@ -82,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
             description=part.__doc__,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        part.add_arguments(one)
+        add_options(one, part.OPTIONS)
     for name, one in subparsers.choices.items():
         output = Path(f"benchmark-{name}.json")
         one.add_argument("--output", type=Path, default=output, help="the JSON file")
@@ -113,6 +114,7 @@ def _end(number: int, _: object) -> None:
 def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
     """Runs the cases of one part, one after another; an error between two ends them."""
     own = {"part", "output", "compare", "experiment"}
+    complete(arguments, PARTS[arguments.part].OPTIONS)
     settings = {key: value for key, value in vars(arguments).items() if key not in own}
     began, end = time.monotonic(), {}
     reports: list[dict[str, Any]] = []
@@ -140,8 +142,7 @@ def _in_process(name: str, quick: bool) -> dict[str, Any]:
     print(f"\n{name}", flush=True)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         output = Path(folder) / "part.json"
-        short = PARTS[name].QUICK if quick else []
-        command = [sys.executable, __file__, name, *short, "--output", str(output)]
+        command = [sys.executable, __file__, name, *["--quick"] * quick, "--output", str(output)]
         # An interrupt comes to this process alone, which then asks the part to end, once.
         child = subprocess.Popen(command, stdout=sys.stderr, start_new_session=True)
         end = ""

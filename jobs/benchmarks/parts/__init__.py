@@ -1,4 +1,4 @@
-"""The parts of the benchmark. Each has ``HELP``, ``QUICK``, ``add_arguments`` and ``cases``."""
+"""The parts of the benchmark. Each has ``HELP``, ``OPTIONS`` and ``cases``."""
 
 from __future__ import annotations
 

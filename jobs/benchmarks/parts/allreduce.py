@@ -18,22 +18,19 @@ from pathlib import Path
 
 from benchmarks.peers.script_launchers import HERE, PEERS, RANKS, THREADS, run_script
 from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option
 
 HELP = "bus bandwidth by size, beside torchrun and horovodrun"
 FIGURE = Figure(unit="GB/s", better="more", least_ratios={HERE: 0.97})
 LIBRARIES = ("gloo", "horovod", "nccl")
 KIBIBYTES = [4**power for power in range(10)]
 
-QUICK = ["--turns", "1", "--most-turns", "1", "--kibibytes", "1", "1024", "65536"]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--turns", type=positive, default=5, help="ranks that each launcher starts")
-    parser.add_argument("--most-turns", type=positive, default=7, help="until ratios are known")
-    parser.add_argument("--kibibytes", type=positive, nargs="+", default=KIBIBYTES, help="sizes")
-    parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=None)
+OPTIONS = (
+    Option("turns", 5, quick=1, help="ranks that each launcher starts"),
+    Option("most-turns", 7, quick=1, help="until ratios are known"),
+    Option("kibibytes", KIBIBYTES, quick=[1, 1024, 65536], help="sizes"),
+    Option("libraries", None, choices=LIBRARIES, many=True),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

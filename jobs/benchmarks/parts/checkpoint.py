@@ -19,21 +19,19 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option
 
 HELP = "what saving costs the step loop"
-QUICK = ["--megabytes", "100", "--repeat", "2", "--seconds", "12", "--every-seconds", "6"]
 WIDTH, ROWS = 1024, 64
 SECONDS, RATE = Figure(unit="s", better="less"), Figure(unit="steps/s", better="more")
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--megabytes", type=positive, default=500, help="parameters to be saved")
-    parser.add_argument("--repeat", type=positive, default=5, help="saves of each kind")
-    parser.add_argument("--seconds", type=float, default=90, help="training with saves, in all")
-    parser.add_argument("--every-seconds", type=float, default=30, help="between two saves")
-    parser.add_argument("--training-megabytes", type=positive, default=100, help="parameters")
+OPTIONS = (
+    Option("megabytes", 500, quick=100, help="parameters to be saved"),
+    Option("repeat", 5, quick=2, help="saves of each kind"),
+    Option("seconds", 90, quick=12, help="training with saves, in all"),
+    Option("every-seconds", 30, quick=6, help="between two saves"),
+    Option("training-megabytes", 100, help="parameters"),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

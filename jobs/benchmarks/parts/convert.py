@@ -21,11 +21,10 @@ from typing import Any
 
 from benchmarks.ranks.processes import cpu_seconds, in_fresh_processes
 from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option
 from sparkdl_runner.jobs.spark.session import start_spark
 
 HELP = "a DataFrame, beside petastorm's converter"
-QUICK = ["--rows", "50000", "--kinds", "arrays", "--repeat", "1"]
 SLOTS = 2
 LATER = 3
 CALLS = ("first call", "first call, processors", "later call", "later call, processors")
@@ -41,12 +40,11 @@ KINDS = {
 }
 """What a column holds. Without arrays there are 33 columns, whose numbers take ``{i}``'s place."""
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--rows", type=positive, default=300_000, help="of each table")
-    parser.add_argument("--kinds", nargs="+", default=["scalars", "vectors"], choices=list(KINDS))
-    parser.add_argument("--repeat", type=positive, default=2, help="sessions of each")
+OPTIONS = (
+    Option("rows", 300_000, quick=50000, help="of each table"),
+    Option("kinds", ["scalars", "vectors"], quick=["arrays"], choices=list(KINDS)),
+    Option("repeat", 2, quick=1, help="sessions of each"),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

@@ -17,22 +17,19 @@ import psutil
 
 from benchmarks.ranks.faulty_ranks import RANKS, healthy_run
 from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option
 from sparkdl_runner.jobs.spark.session import start_spark
 
 HELP = "many runs in one session, and much output"
 _SETTLING_SECONDS, _LINES_PER_SECOND = 5.0, 5000
 LESS = Figure(unit="", better="less")
 
-QUICK = ["--runs", "5", "--rounds", "1", "--seconds", "3"]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--backends", nargs="+", default=["horovod", "torch"])
-    parser.add_argument("--runs", type=positive, default=40, help="runs in a row")
-    parser.add_argument("--rounds", type=positive, default=3, help="of two trainings each")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each training of a round")
+OPTIONS = (
+    Option("backends", ["horovod", "torch"]),
+    Option("runs", 40, quick=5, help="runs in a row"),
+    Option("rounds", 3, quick=1, help="of two trainings each"),
+    Option("seconds", 5.0, quick=3, help="of each training of a round"),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

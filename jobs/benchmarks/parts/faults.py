@@ -26,6 +26,7 @@ from typing import Any
 from benchmarks.host.leftovers import belongings, leftovers
 from benchmarks.ranks.faulty_ranks import LOOP_SECONDS, RANKS, Fault, healthy_run, work_of_a_rank
 from benchmarks.suite.case import Case, Figure
+from benchmarks.suite.options import Option
 from sparkdl_runner.jobs.spark.session import start_spark
 
 HELP = "every fault of the table, and what it costs"
@@ -72,15 +73,12 @@ FACTS = {
     f"{DEADLINE_SECONDS:g} s; of a cancelled job, to the end of its last process",
 }
 
-QUICK = ["--backends", "torch", "--random", "3", "--only", "kill"]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--backends", nargs="+", default=["horovod", "torch"])
-    parser.add_argument("--random", type=int, default=6, help="moments, of each kind and backend")
-    parser.add_argument("--seed", type=int, default=0, help="of the random moments")
-    parser.add_argument("--only", default="", help="faults whose name contains this")
+OPTIONS = (
+    Option("backends", ["horovod", "torch"], quick=["torch"]),
+    Option("random", 6, quick=3, type=int, help="moments, of each kind and backend"),
+    Option("seed", 0, type=int, help="of the random moments"),
+    Option("only", "", quick="kill", help="faults whose name contains this"),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

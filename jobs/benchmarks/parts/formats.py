@@ -26,7 +26,7 @@ from benchmarks.peers.environment import peers_python
 from benchmarks.ranks.stages import Answer, in_stages
 from benchmarks.servers.object_store import ObjectStore, object_store
 from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option
 from benchmarks.tables.jpegs import jpegs
 
 HELP = "images and texts, beside LitData, mosaicml-streaming, Hugging Face, torchdata and torch"
@@ -35,8 +35,6 @@ HUGGING_FACE, TORCHDATA = "hugging_face", "torchdata"
 LOADERS = (OURS, FILES, LITDATA, MOSAIC, HUGGING_FACE, TORCHDATA)
 CASES = ("disk", "s3", "conversion", "text")
 READ, CONVERTED = ("first epoch", "second epoch", "of a core"), ("alone", "with start")
-QUICK = ["--turns", "1", "--sizes", "500x375", "--images", "60", "--texts", "5000"]
-QUICK += ["--loaders", OURS, FILES, HUGGING_FACE]
 _CHUNK_BYTES = 8 << 20
 """Of row groups and chunks: by default they are of 32 to 64 MB, for larger data sets."""
 _FOLDERS = ("DATA_OPTIMIZER_CACHE_FOLDER", "DATA_OPTIMIZER_DATA_CACHE_FOLDER", "HF_HOME")
@@ -44,23 +42,23 @@ _FOLDERS = ("DATA_OPTIMIZER_CACHE_FOLDER", "DATA_OPTIMIZER_DATA_CACHE_FOLDER", "
 _FILES_OF_TEXT, _WORDS, _WORDS_OF_A_STORY = 4, 3000, (60, 320)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
-    parser.add_argument("--loaders", nargs="+", default=list(LOADERS), choices=LOADERS)
-    parser.add_argument("--sizes", nargs="+", default=[(500, 375), (2000, 1500)], type=_size)
-    parser.add_argument("--images", type=positive, default=1000, help="of the first size")
-    parser.add_argument("--texts", type=positive, default=60_000)
-    parser.add_argument("--size", type=positive, default=224, help="pixels of a side in a batch")
-    parser.add_argument("--batch-size", type=positive, default=32, help="of texts 32 times")
-    parser.add_argument("--workers", type=positive, default=2)
-    parser.add_argument("--delay-seconds", type=float, default=0.02, help="of each request to S3")
-    parser.add_argument("--turns", type=positive, default=2)
-
-
 def _size(text: str) -> tuple[int, int]:
     width, height = map(int, text.split("x"))
     return width, height
+
+
+OPTIONS = (
+    Option("cases", list(CASES), choices=CASES),
+    Option("loaders", list(LOADERS), quick=[OURS, FILES, HUGGING_FACE], choices=LOADERS),
+    Option("sizes", [(500, 375), (2000, 1500)], quick=[(500, 375)], type=_size),
+    Option("images", 1000, quick=60, help="of the first size"),
+    Option("texts", 60_000, quick=5000),
+    Option("size", 224, help="pixels of a side in a batch"),
+    Option("batch-size", 32, help="of texts 32 times"),
+    Option("workers", 2),
+    Option("delay-seconds", 0.02, help="of each request to S3"),
+    Option("turns", 2, quick=1),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

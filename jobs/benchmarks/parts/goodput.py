@@ -26,7 +26,7 @@ from typing import Any
 from benchmarks.peers.ray_train import under_ray
 from benchmarks.ranks.killed_training import FACTS, RANKS, training
 from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option
 from sparkdl_runner.jobs.spark.session import start_spark
 
 HELP = "a training whose ranks are killed, beside Ray Train"
@@ -44,17 +44,6 @@ FIGURES = {
 Fault = tuple[int, int, float]
 """After how many steps, which rank, and how many seconds later."""
 Launcher = Callable[[dict[str, Any], int], Callable[[], Any]]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--kills", type=positive, default=6)
-    parser.add_argument("--steps", type=positive, default=200)
-    parser.add_argument("--step-seconds", type=float, default=0.1, help="the least that one takes")
-    parser.add_argument("--every", type=positive, default=10, help="steps between checkpoints")
-    parser.add_argument("--seed", type=int, default=0, help="of the faults")
-    names = [*OURS, *PEERS]
-    parser.add_argument("--launchers", nargs="+", choices=names, default=names)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
@@ -178,4 +167,11 @@ OURS: dict[str, Launcher] = {
 }
 PEERS: dict[str, Launcher] = {"TorchTrainer (Ray)": partial(under_ray, RANKS)}
 
-QUICK = ["--kills", "2", "--steps", "60", "--launchers", *OURS]
+OPTIONS = (
+    Option("kills", 6, quick=2),
+    Option("steps", 200, quick=60),
+    Option("step-seconds", 0.1, help="the least that one takes"),
+    Option("every", 10, help="steps between checkpoints"),
+    Option("seed", 0, type=int, help="of the faults"),
+    Option("launchers", [*OURS, *PEERS], quick=[*OURS], choices=[*OURS, *PEERS]),
+)

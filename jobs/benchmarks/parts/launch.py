@@ -26,7 +26,7 @@ import psutil
 from benchmarks.peers.ray_train import under_ray
 from benchmarks.ranks.processes import answer_of
 from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option
 from sparkdl_runner.jobs.spark.session import start_spark
 from sparkdl_runner.launch.driver.calls.spares import end_spare_workers
 
@@ -131,15 +131,11 @@ LAUNCHERS: dict[str, Callable[[], Launcher]] = {
     "TorchTrainer (Ray)": cache(partial(under_ray, RANKS)),
 }
 
-
-QUICK = ["--repeat", "1", "--first-calls", "1", "--launchers", *ON_SPARK[:2], PEERS[0]]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--repeat", type=positive, default=5, help="calls of each in a session")
-    parser.add_argument("--first-calls", type=positive, default=2, help="of each, in new sessions")
-    parser.add_argument("--launchers", nargs="+", choices=list(LAUNCHERS), default=list(LAUNCHERS))
+OPTIONS = (
+    Option("repeat", 5, quick=1, help="calls of each in a session"),
+    Option("first-calls", 2, quick=1, help="of each, in new sessions"),
+    Option("launchers", list(LAUNCHERS), quick=[*ON_SPARK[:2], PEERS[0]], choices=list(LAUNCHERS)),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

@@ -22,22 +22,18 @@ from typing import Any
 from benchmarks.ranks.killed_training import FACTS
 from benchmarks.ranks.processes import last_line, module_command, module_environment
 from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option
 
 HELP = "kill the driver of a named training, and start it again"
 EVERY = 5
 """Steps between two checkpoints."""
 
-QUICK = ["--kills", "1", "--steps", "30"]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    kills = "trainings that are killed once each"
-    parser.add_argument("--kills", type=positive, default=8, help=kills)
-    parser.add_argument("--steps", type=positive, default=60)
-    parser.add_argument("--step-seconds", type=float, default=0.1, help="the least that one takes")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+OPTIONS = (
+    Option("kills", 8, quick=1, help="trainings that are killed once each"),
+    Option("steps", 60, quick=30),
+    Option("step-seconds", 0.1, help="the least that one takes"),
+    Option("seed", 0, type=int, help="of the moments"),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

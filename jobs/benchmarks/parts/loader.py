@@ -15,27 +15,25 @@ from pathlib import Path
 
 from benchmarks.ranks.shards import FACTS, FIGURES, READ_BY, measured
 from benchmarks.suite.case import Case, Measure
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option
 from benchmarks.tables.loader_tables import TABLES, write_table
 from benchmarks.tables.shard import Shard
 
 HELP = "batches, beside petastorm's loaders"
-QUICK = ["--rows", "400000", "--repeat", "2"]
 OURS = ("arrow", "arrow_matrix")
 PEERS = ("petastorm_batched", "petastorm_row", "naive")
 LIMITS = ("decode_only",)
 ENGINES = (*OURS, *PEERS, *LIMITS)
 FILES = 8
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--tables", nargs="+", default=["array", "scalar"], choices=list(TABLES))
-    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
-    parser.add_argument("--rows", type=positive, default=2_000_000)
-    parser.add_argument("--batch-size", type=positive, default=1024, help="of a rank")
-    parser.add_argument("--ranks", type=positive, default=2)
-    parser.add_argument("--repeat", type=positive, default=3, help="readings by each engine")
+OPTIONS = (
+    Option("tables", ["array", "scalar"], choices=list(TABLES)),
+    Option("engines", list(ENGINES), choices=ENGINES),
+    Option("rows", 2_000_000, quick=400000),
+    Option("batch-size", 1024, help="of a rank"),
+    Option("ranks", 2),
+    Option("repeat", 3, quick=2, help="readings by each engine"),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

@@ -16,19 +16,17 @@ from pathlib import Path
 
 from benchmarks.ranks.shards import FACTS, FIGURES, FIRST_BATCH, SPEED, measured
 from benchmarks.suite.case import Case
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option
 from benchmarks.tables.loader_tables import write_table
 from benchmarks.tables.shard import Shard
 
 HELP = "the loader's worst seed, beside petastorm"
-QUICK = ["--seeds", "4"]
 RANKS = 2
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--seeds", type=positive, default=25)
-    parser.add_argument("--rows", type=positive, default=1_000_000)
+OPTIONS = (
+    Option("seeds", 25, quick=4),
+    Option("rows", 1_000_000),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

@@ -22,12 +22,11 @@ import numpy as np
 
 from benchmarks.ranks.shards import BY_PROCESSOR, FACTS, FIGURES, SPEED, measured
 from benchmarks.suite.case import Case
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option
 from benchmarks.tables.loader_tables import TABLES, write_table
 from benchmarks.tables.shard import Shard
 
 HELP = "the loader's worst case: random tables, beside petastorm and a loop by hand"
-QUICK = ["--tables", "6"]
 SIDES = ("arrow", "naive", "petastorm_batched")
 KINDS = ("int", "scalar", "array", "string", "ragged")
 MOST_BYTES = 400_000_000  # Of a table's values, decoded.
@@ -42,12 +41,11 @@ JUDGED = f"from {JUDGED_ROWS:,} rows on"
 RandomTable = tuple[dict[str, Any], Shard]
 """How :func:`write_table` is to write it (rows, files, groups, compression), and what is read."""
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--tables", type=positive, default=30, help="how many are read")
-    parser.add_argument("--only", type=int, nargs="+", help="only these of them, from 0")
-    parser.add_argument("--seed", type=int, default=1, help="of the random tables")
+OPTIONS = (
+    Option("tables", 30, quick=6, help="how many are read"),
+    Option("only", None, type=int, many=True, help="only these of them, from 0"),
+    Option("seed", 1, type=int, help="of the random tables"),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

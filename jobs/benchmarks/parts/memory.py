@@ -18,11 +18,10 @@ from typing import Any
 from benchmarks.ranks.stages import in_stages
 from benchmarks.servers.object_store import object_store
 from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option
 from benchmarks.tables.memory_tables import TABLES, MemoryTable
 
 HELP = "the memory of a rank, beside its budget"
-QUICK = ["--tables", "two_ints", "passages", "--scale", "0.05", "--budgets", "64"]
 _MIB = 1 << 20
 _DEFAULT_MIB = 512
 _MOST = 1.1
@@ -32,16 +31,13 @@ FIGURES = {
     "of what it may take": Figure(unit="", better="less", bound=1),
 }
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=list(TABLES))
-    parser.add_argument(
-        "--budgets", nargs="+", type=int, default=[0, 64], help="MiB; 0: the default"
-    )
-    parser.add_argument("--storage", nargs="+", default=["local"], choices=["local", "s3"])
-    parser.add_argument("--scale", type=float, default=1.0, help="of the rows of each table")
-    parser.add_argument("--turns", type=positive, default=1)
+OPTIONS = (
+    Option("tables", list(TABLES), quick=["two_ints", "passages"], choices=list(TABLES)),
+    Option("budgets", [0, 64], quick=[64], type=int, help="MiB; 0: the default"),
+    Option("storage", ["local"], choices=["local", "s3"]),
+    Option("scale", 1.0, quick=0.05, help="of the rows of each table"),
+    Option("turns", 1),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

@@ -20,12 +20,11 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option
 from benchmarks.tables.loader_tables import write_files
 from benchmarks.tables.shard import Shard
 
 HELP = "how well batches of a sorted table mix, beside petastorm"
-QUICK = ["--row-groups", "64", "--rows", "400000", "--seeds", "1"]
 LABELS = 10
 DEFAULT, SHUFFLED = "as written by default", "shuffle_seed"
 DEVIATION, SEEN, STEPS = "deviation", "labels in a batch", "batches"
@@ -34,15 +33,14 @@ GOALS = {DEFAULT: (0.0, 0.0), "1,000 row groups": (1 / 1.2, 0.9), SHUFFLED: (0.9
 
 _Batches = Iterator[Any]  # For each step the labels [batch] of each rank.
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--rows", type=positive, default=1_000_000)
-    parser.add_argument("--ranks", type=positive, default=8)
-    parser.add_argument("--batch-size", type=positive, default=64, help="of a rank")
-    parser.add_argument("--row-groups", nargs="*", type=positive, default=[64, 1000])
-    parser.add_argument("--seeds", type=positive, default=3)
-    parser.add_argument("--without-spark", action="store_true", help="leave shuffle_seed out")
+OPTIONS = (
+    Option("rows", 1_000_000, quick=400000),
+    Option("ranks", 8),
+    Option("batch-size", 64, help="of a rank"),
+    Option("row-groups", [64, 1000], quick=[64]),
+    Option("seeds", 3, quick=1),
+    Option("without-spark", False, help="leave shuffle_seed out"),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

@@ -17,11 +17,10 @@ from pathlib import Path
 from benchmarks.ranks.stages import in_stages
 from benchmarks.servers.object_store import ObjectStore, every, object_store
 from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option, positive
 from benchmarks.tables.loader_tables import TABLES, write_table
 
 HELP = "batches from remote storage, beside those from the local disk"
-QUICK = ["--tables", "array", "--rows", "100000", "--turns", "1"]
 LOCAL, REMOTE, CACHED = "local", "remote", "remote, cached"
 _SPEEDS = ("first epoch", "second epoch", "of a core")
 _REQUESTS = ("GETs of a row group", "GETs to open", "LISTs")
@@ -31,18 +30,17 @@ FIGURES = {
     **{name: Figure(unit="", better="less") for name in _REQUESTS},
 }
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--tables", nargs="+", default=["array", "scalar"], choices=list(TABLES))
-    parser.add_argument("--rows", type=positive, default=1_000_000)
-    parser.add_argument("--files", type=positive, default=4, help="files of each table")
-    parser.add_argument("--batch-size", type=positive, default=1024)
-    parser.add_argument("--ranks", type=positive, default=2)
-    parser.add_argument("--turns", type=positive, default=3)
-    parser.add_argument("--workers-count", type=positive, default=2)
-    parser.add_argument("--delay-seconds", type=float, default=0.02, help="of each request")
-    parser.add_argument("--fail-one-in", type=positive, default=None, help="answered by SlowDown")
+OPTIONS = (
+    Option("tables", ["array", "scalar"], quick=["array"], choices=list(TABLES)),
+    Option("rows", 1_000_000, quick=100000),
+    Option("files", 4, help="files of each table"),
+    Option("batch-size", 1024),
+    Option("ranks", 2),
+    Option("turns", 3, quick=1),
+    Option("workers-count", 2),
+    Option("delay-seconds", 0.02, help="of each request"),
+    Option("fail-one-in", None, type=positive, help="answered by SlowDown"),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

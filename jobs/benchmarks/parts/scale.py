@@ -12,7 +12,7 @@ from functools import partial
 
 from benchmarks.ranks.processes import answer_of
 from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option
 
 HELP = "the driver with thousands of simulated ranks"
 UNITS = {
@@ -27,16 +27,14 @@ UNITS = {
 }
 """Of the figures that a driver process tells."""
 
-QUICK = ["--ranks", "256", "1024", "--seconds", "1", "--repeat", "1"]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    ranks = [64, 128, 256, 512, 1024, 2048, 4096]
-    parser.add_argument("--ranks", type=positive, nargs="+", default=ranks, help="how many ranks")
-    parser.add_argument("--processes", type=positive, default=4, help="of simulated agents")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of watching")
-    parser.add_argument("--repeat", type=positive, default=3, help="attempts, of which the median")
+OPTIONS = (
+    Option(
+        "ranks", [64, 128, 256, 512, 1024, 2048, 4096], quick=[256, 1024], help="how many ranks"
+    ),
+    Option("processes", 4, help="of simulated agents"),
+    Option("seconds", 5.0, quick=1, help="of watching"),
+    Option("repeat", 3, quick=1, help="attempts, of which the median"),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option
 from sparkdl_runner import DistributedRunner, RunConfig
 
 HELP = "whether a slow rank is named, and no rank of a healthy training is"
@@ -27,14 +27,11 @@ RANKS, ROWS, SLOW_RANK, MOST_STEPS, BUSY_LOOPS = 2, 256, 1, 100, 2
 _BUSY_LOOP = [sys.executable, "-c", "while True: pass"]
 STEP = Figure(unit="ms", better="less")
 
-QUICK = ["--healthy", "1", "--slowed", "1"]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--healthy", type=positive, default=4, help="healthy trainings")
-    parser.add_argument("--slowed", type=positive, default=3, help="trainings with a slowed rank")
-    parser.add_argument("--steps", type=positive, default=200, help="steps of each")
+OPTIONS = (
+    Option("healthy", 4, quick=1, help="healthy trainings"),
+    Option("slowed", 3, quick=1, help="trainings with a slowed rank"),
+    Option("steps", 200, help="steps of each"),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

@@ -19,21 +19,19 @@ import pyarrow.parquet as pq
 from benchmarks.ranks.processes import in_fresh_processes
 from benchmarks.ranks.shards import PRELOADED
 from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option
 from benchmarks.tables.loader_tables import TABLES
 
 HELP = "folders of thousands of files: opening them, and the first batch"
-QUICK = ["--files", "2000", "--repeat", "2"]
 OURS, FOOTERS = "make_spark_converter", "plain footers"
 FILE_ROWS, BATCH_SIZE = 50, 256
 OPENED, FIRST_BATCH = "opened", "first batch"
 _PRELOADED = (*PRELOADED, __name__, "sparkdl_runner.data.convert.converter")
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--files", type=positive, nargs="+", default=[2000, 20_000])
-    parser.add_argument("--repeat", type=positive, default=5)
+OPTIONS = (
+    Option("files", [2000, 20_000], quick=[2000]),
+    Option("repeat", 5, quick=2),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

@@ -20,12 +20,11 @@ from typing import Any
 from benchmarks.servers.slow_server import slow_server
 from benchmarks.servers.tracking_server import TrackingServer
 from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option
 from sparkdl_runner import DistributedRunner, RunConfig
 from sparkdl_runner.tracking import Tracking
 
 HELP = "what log_metrics costs, also with a slow server or none"
-QUICK = ["--repeat", "1", "--calls", "1000", "--outage-seconds", "2", "--beside-seconds", "4"]
 STRETCHES = 8  # of each kind in a training; one lasts longer than sending its metrics
 PRODUCTS, STEP_SECONDS = 9, 0.003  # of matrices in a step, and about how long these take
 ANSWER_SECONDS = 0.2  # of the slow server
@@ -36,16 +35,13 @@ LOGGED, SILENT = "every step logged", "nothing logged"
 WRONG = "points lost or doubled"
 NONE_WRONG = Figure(unit="", better="less", bound=0)
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--repeat", type=positive, default=5, help="ranks that call, trainings")
-    parser.add_argument("--calls", type=positive, default=10_000, help="of log_metrics, timed")
-    parser.add_argument(
-        "--stretch", type=positive, default=250, help="steps that are timed at once"
-    )
-    parser.add_argument("--outage-seconds", type=float, default=60.0, help="without a server")
-    parser.add_argument("--beside-seconds", type=float, default=20.0, help="a quarter before it")
+OPTIONS = (
+    Option("repeat", 5, quick=1, help="ranks that call, trainings"),
+    Option("calls", 10_000, quick=1000, help="of log_metrics, timed"),
+    Option("stretch", 250, help="steps that are timed at once"),
+    Option("outage-seconds", 60.0, quick=2, help="without a server"),
+    Option("beside-seconds", 20.0, quick=4, help="a quarter before it"),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

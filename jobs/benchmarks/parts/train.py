@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.peers.script_launchers import HERE, PEERS, RANKS, THREADS, run_script
 from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option
 
 HELP = "samples/s of trainings, beside torchrun, horovodrun and frameworks' own launchers"
 MODELS, LIBRARIES = ("mlp", "cnn", "transformer"), ("torch", "horovod")
@@ -36,17 +36,19 @@ STEPS = {"cnn": 0.4, "transformer": 0.5}
 Side = tuple[str, str, str]
 """Who starts the script, which of its ways trains, and what feeds it."""
 
-QUICK = ["--turns", "1", "--most-turns", "1", "--other-turns", "1", "--steps", "150"]
-QUICK += ["--cases", "mlp-torch", "cnn-horovod", "digits-torch", "table", "trainer"]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=None, metavar="NAME")
-    parser.add_argument("--turns", type=positive, default=10, help="of the three models' cases")
-    parser.add_argument("--most-turns", type=positive, default=10, help="until ratios are known")
-    parser.add_argument("--other-turns", type=positive, default=2, help="of the other cases")
-    parser.add_argument("--steps", type=positive, default=200, help="of a training of the MLP")
+OPTIONS = (
+    Option(
+        "cases",
+        None,
+        quick=["mlp-torch", "cnn-horovod", "digits-torch", "table", "trainer"],
+        choices=CASES,
+        many=True,
+    ),
+    Option("turns", 10, quick=1, help="of the three models' cases"),
+    Option("most-turns", 10, quick=1, help="until ratios are known"),
+    Option("other-turns", 2, quick=1, help="of the other cases"),
+    Option("steps", 200, quick=150, help="of a training of the MLP"),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

@@ -21,11 +21,10 @@ from typing import Any
 from benchmarks.peers.transform_peers import WIDTHS, horovod, plain, spark_udf
 from benchmarks.ranks.processes import cpu_seconds
 from benchmarks.suite.case import Case, Figure, Measure
-from benchmarks.suite.options import positive
+from benchmarks.suite.options import Option
 from sparkdl_runner.jobs.spark.session import start_spark
 
 HELP = "predictions, beside spark_udf, Horovod's and a function by hand"
-QUICK = ["--tables", "array", "--rows", "100000", "--repeat", "1"]
 SLOTS = 2
 OURS, SLOW = "transform", "Horovod"
 PEERS = {"iterator UDF": plain, "mlflow spark_udf": spark_udf, SLOW: horovod}
@@ -36,12 +35,11 @@ FIGURES = {
     "first row": Figure(unit="s", better="less"),
 }
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--tables", nargs="+", default=list(COLUMNS), choices=list(COLUMNS))
-    parser.add_argument("--rows", type=positive, default=200_000)
-    parser.add_argument("--repeat", type=positive, default=3, help="measured turns")
+OPTIONS = (
+    Option("tables", list(COLUMNS), quick=["array"], choices=list(COLUMNS)),
+    Option("rows", 200_000, quick=100000),
+    Option("repeat", 3, quick=1, help="measured turns"),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

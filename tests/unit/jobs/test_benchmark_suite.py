@@ -316,6 +316,7 @@ sys.path[:0] = {path!r}
 import benchmark
 from benchmarks.suite import machine
 from benchmarks.suite.case import Case, Figure
+from benchmarks.suite.options import Option
 
 machine._gpus = lambda: []  # This imports torch.
 
@@ -325,9 +326,7 @@ def part(number):
             raise OSError("no disk")
         yield Case(name="case", figures={{"n": Figure(unit="", better="more", bound=1)}},
                    ours={{"ours": lambda: {{"n": number / arguments.by}}}})
-    def add_arguments(parser):
-        parser.add_argument("--by", type=int, default=1)
-    names = dict(HELP="", QUICK=["--by", "2"], add_arguments=add_arguments, cases=cases)
+    names = dict(HELP="", OPTIONS=[Option("by", 1, quick=2)], cases=cases)
     return types.SimpleNamespace(**names)
 
 benchmark.PARTS.clear()
