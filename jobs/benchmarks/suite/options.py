@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
 def _told(one: Option) -> str:
     values = one.default if isinstance(one.default, (list, tuple)) else [one.default]
     default = "all" if list(values) == list(one.choices or ()) else ", ".join(map(str, values))
-    choices = f"of {', '.join(one.choices)}" if one.choices else ""
+    choices = f"of {'; '.join(one.choices)}" if one.choices else ""
     default = "" if one.default is None else f"(default: {default})"
     return " ".join(filter(None, [one.help, choices, default]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import subprocess
@@ -16,6 +17,7 @@ from benchmarks.suite import scaling
 from benchmarks.suite.case import Case, Figure, Measure
 from benchmarks.suite.compare import comparison
 from benchmarks.suite.mlflow_run import log
+from benchmarks.suite.options import Option, add_options, complete
 from benchmarks.suite.page import page
 from benchmarks.suite.report import case_report, missed, part_report, suite_report, undecided
 from benchmarks.suite.statistics import interval, spread
@@ -307,6 +309,33 @@ def test_scaling_efficiency_is_quoted_where_each_rank_has_a_core(
     }
     assert facts(1)[1]["scaling_efficiency"] == "not quoted: 2 ranks share 1 physical cores"
     assert "scaling_efficiency" not in facts(1)[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        ([], (5, ["a", "b"], None, 0.5, False)),
+        (["--quick"], (1, ["a"], None, 0.5, False)),
+        (["--quick", "--repeat", "3", "--only", "0", "2"], (3, ["a"], [0, 2], 0.5, False)),
+        (["--kinds", "b", "--seconds", "2", "--bare"], (5, ["b"], None, 2.0, True)),
+    ],
+)
+def test_options_that_nobody_gave_are_the_default_or_that_of_a_quick_run(given, values):
+    options = (
+        Option("repeat", 5, quick=1, help="turns"),
+        Option("kinds", ["a", "b"], quick=["a"], choices=["a", "b"]),
+        Option("only", None, type=int, many=True),
+        Option("seconds", 0.5),
+        Option("bare", False),
+    )
+    parser = argparse.ArgumentParser()
+    add_options(parser, options)
+    arguments = parser.parse_args(given)
+    complete(arguments, options)
+    found = vars(arguments)
+    assert tuple(found[one.name] for one in options) == values
+    assert "turns (default: 5)" in parser.format_help()
+    assert "of a; b (default: all)" in parser.format_help()
 
 
 PARTS = """
