@@ -84,9 +84,12 @@ OPTIONS = (
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """All faults, those that need executors in a session that has some."""
     faults = [*FAULTS, *(RANDOM if arguments.random else [])]
-    for master, known in (("", faults), (CLUSTER, [EXECUTOR])):
-        if chosen := [one for one in known if arguments.only in one.name]:
-            yield from _cases_of_a_session(arguments, master, chosen)
+    with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as folder:
+        # Of this process alone: what others leave in the common one is no leftover of a run.
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        for master, known in (("", faults), (CLUSTER, [EXECUTOR])):
+            if chosen := [one for one in known if arguments.only in one.name]:
+                yield from _cases_of_a_session(arguments, master, chosen)
 
 
 def _cases_of_a_session(

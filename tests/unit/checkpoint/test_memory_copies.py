@@ -72,17 +72,17 @@ def save(checkpoints: CheckpointManager, *steps: int) -> Training:
 
 def die(checkpoints: CheckpointManager) -> None:
     """What a rank leaves that is killed: its end of the line is closed, and no more."""
-    until(lambda: held() == newest(checkpoints))
+    until(lambda: held(world._current.attempt) == newest(checkpoints))
     with suppress(KeyError), checkpoints:
         raise KeyError
 
 
-def held() -> list[str]:
-    """The SHA-256 of each file that a holder has."""
+def held(attempt: int | None = None) -> list[str]:
+    """The SHA-256 of each file that a holder has, of one attempt or of all."""
     names = []
-    for pid, _, _ in restart_memory.holders(RUN):
+    for pid, of_attempt, _ in restart_memory.holders(RUN):
         with suppress(OSError):  # It ends, or has just let go of one.
-            for link in fds(pid):
+            for link in fds(pid) if attempt in (None, of_attempt) else ():
                 name = os.readlink(link).removesuffix(" (deleted)")
                 names.append(name.partition(holder.MEMORY)[2])
     return sorted(filter(None, names))
