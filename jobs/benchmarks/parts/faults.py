@@ -84,12 +84,22 @@ OPTIONS = (
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """All faults, those that need executors in a session that has some."""
     faults = [*FAULTS, *(RANDOM if arguments.random else [])]
-    with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as folder:
-        # Of this process alone: what others leave in the common one is no leftover of a run.
-        os.environ["TMPDIR"] = tempfile.tempdir = folder
+    with _temporary_folder():
         for master, known in (("", faults), (CLUSTER, [EXECUTOR])):
             if chosen := [one for one in known if arguments.only in one.name]:
                 yield from _cases_of_a_session(arguments, master, chosen)
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[None]:
+    """Of this process alone: what others leave in the common one is no leftover of a run."""
+    common = tempfile.gettempdir()
+    with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            os.environ["TMPDIR"] = tempfile.tempdir = common
 
 
 def _cases_of_a_session(
