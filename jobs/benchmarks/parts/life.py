@@ -102,6 +102,7 @@ class _Killed:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            cwd=folder,  # MLflow puts artifacts there.
         )
 
     def _finish(self, name: str) -> Any:
