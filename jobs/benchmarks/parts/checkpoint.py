@@ -28,8 +28,8 @@ SECONDS, RATE = Figure(unit="s", better="less"), Figure(unit="steps/s", better="
 OPTIONS = (
     Option("megabytes", 500, quick=100, help="parameters to be saved"),
     Option("repeat", 5, quick=2, help="saves of each kind"),
-    Option("seconds", 90, quick=12, help="training with saves, in all"),
-    Option("every-seconds", 30, quick=6, help="between two saves"),
+    Option("seconds", 90.0, quick=12, help="training with saves, in all"),
+    Option("every-seconds", 30.0, quick=6, help="between two saves"),
     Option("training-megabytes", 100, help="parameters"),
 )
 
