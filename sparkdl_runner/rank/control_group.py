@@ -33,7 +33,7 @@ def limit_bytes() -> int | None:
 def free_bytes() -> int | None:
     """How far this process's control group is from its memory limit; None if there is no limit.
 
-    What the kernel keeps of files that nobody reads counts as free.
+    Cached pages of files that nobody reads count as free.
     """
     free = []
     for group in _groups():

@@ -1,4 +1,4 @@
-"""Which processes of this host hold memory that the ranks of a run leave to those of a restart.
+"""Finds and ends the processes that hold memory from one attempt of a run to the next.
 
 A rank starts its own (see ``checkpoint.copies.holder``); its agent ends it with the run.
 """
@@ -20,7 +20,7 @@ _HOLDER = "sparkdl_runner-holder"
 
 
 def of_this_rank() -> tuple[str, int]:
-    """What ``VARIABLE`` tells; an empty name outside of a rank."""
+    """The two values of ``VARIABLE``; the name is empty outside of a rank."""
     run, _, lives_with = os.environ.get(VARIABLE, " 0").rpartition(" ")
     return run, int(lives_with)
 

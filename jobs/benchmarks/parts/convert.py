@@ -38,7 +38,7 @@ KINDS = {
     "ragged": f"transform(sequence(1, int(id % 127 + 1)), i -> {_NUMBER})",
     "vectors": f"transform(sequence(1, 64), i -> {_NUMBER})",
 }
-"""What a column holds. Without arrays there are 33 columns, whose numbers take ``{i}``'s place."""
+"""The SQL of a column. Tables without arrays have 33 of them, numbered by ``{i}``."""
 
 OPTIONS = (
     Option("rows", 300_000, quick=50000, help="of each table"),

@@ -33,7 +33,7 @@ OPTIONS = (
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
-    """What many runs leave in the driver, and what much output costs."""
+    """The growth of a driver with many runs, and the cost of much output."""
     spark = start_spark("endurance benchmark", slots=RANKS)
     backends = itertools.cycle(arguments.backends)
     for _ in range(max(2, arguments.runs // 10)):  # Until the driver is warm.
@@ -63,7 +63,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
 
 
 def _left_by(runs: int, backends: Iterator[str]) -> dict[str, float]:
-    """What the driver has more than before so many runs."""
+    """The driver's growth with so many runs."""
     before = _held()
     for _ in range(runs):
         healthy_run(next(backends))

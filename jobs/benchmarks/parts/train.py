@@ -97,7 +97,7 @@ def _case(name: str, arguments: argparse.Namespace, folder: Path) -> Case:
 
 
 def _sides(kind: str, library: str, folder: Path) -> tuple[dict[str, Side], dict[str, Side]]:
-    """What this package does in a case, and what its peer does."""
+    """The sides of a case: this package's, and its peer's."""
     there = PEERS[library]
     way = kind if kind in FRAMEWORKS else {"torch": "ddp"}.get(library, library)
     if kind not in ("table", "trainer"):

@@ -15,7 +15,7 @@ THREADS = max(1, usable_cores() // RANKS)
 """Of each rank, the same under all launchers: as this package sets it, unless a person has."""
 HERE = "sparkdl-runner run"
 PEERS = {"torch": "torchrun", "horovod": "horovodrun", "tensorflow": "torchrun"}
-"""What else starts ranks that use a library."""
+"""The launcher beside which a library's ranks are measured."""
 _COMMANDS = {
     "torchrun": ["torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"],
     "horovodrun": ["horovod.runner.launch", "--gloo", "-np", str(RANKS), sys.executable],

@@ -1,4 +1,4 @@
-"""What is measured: a case, whose figures ours and its peers give in turns."""
+"""A case: one piece of work, which this package and its peers do in turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where figures were measured: the hardware, and the versions of what ran."""
+"""Describes the machine: its hardware, and the versions of Python and libraries."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from benchmarks.suite.turns import pair_ratios
 
 
 def case_report(case: Case, found: Mapping[str, Any]) -> dict[str, Any]:
-    """What a case showed.
+    """The report of a case.
 
     Args:
         case: Which.
@@ -124,7 +124,7 @@ def _ratios_missed(case: Case, name: str, found: Mapping[str, Any]) -> Iterator[
 
 
 def part_report(settings: Mapping[str, Any], cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a part showed, with the settings of its command."""
+    """The report of a part, with the settings of its command."""
     named = {case["name"]: case for case in cases}
     for case in cases:
         if efficiency := scaling_efficiency(case, named.get(case["facts"].get(ONE_RANK))):

@@ -1,4 +1,4 @@
-"""What many turns say: the middle, the spread, and how sure a median is."""
+"""Statistics of many turns: the spread, and an interval for the median."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def spread(values: Sequence[float]) -> float:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Where the median lies with 95 % certainty, whatever the distribution is.
+    """An interval that holds the true median with 95 % certainty, for any distribution.
 
     The ends are values themselves: the chance that so few of n fall on one side of the true median
     is binomial. Of fewer than ``LEAST_PAIRS`` these are the least and the greatest, which is less

@@ -37,7 +37,7 @@ class MemoryTable:
 
     @property
     def spare_bytes(self) -> int:
-        """What reading may take beside 1.1 times its budget."""
+        """Memory that reading may take in addition to 1.1 times its budget."""
         return 0 if self.row_bytes else 20 << 20
 
     def write(self, folder: Path, rows: int) -> None:
@@ -103,7 +103,7 @@ def _masks(random: _Random, rows: int) -> dict[str, Any]:
 
 
 def _token_lists(random: _Random, rows: int) -> dict[str, Any]:
-    """What a tokenizer makes of texts: three lists of 64-bit integers."""
+    """Tokenized texts: three lists of 64-bit integers in each row."""
     lengths = random.integers(1, 257, rows)
     values = {
         "tokens": random.integers(0, 30_000, lengths.sum()),

@@ -1,4 +1,4 @@
-"""What a rank reads of a table."""
+"""The part of a table that one rank reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ THREADS = 2  # That decode for a rank, whatever reads.
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """What one rank reads of a table, in batches of its own size, and in which order."""
+    """The rows of a table that one rank reads, their order, and the size of its batches."""
 
     table: str
     folder: str

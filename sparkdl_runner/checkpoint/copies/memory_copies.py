@@ -20,7 +20,7 @@ from sparkdl_runner.checkpoint.directory.in_memory import InMemory
 from sparkdl_runner.checkpoint.directory.memory import FREE_SHARE, leaves_room
 from sparkdl_runner.rank import restart_memory, world
 
-# What a Python needs to start. Others of the rank's variables may hold secrets.
+# Python needs these to start. The rank's other variables may hold secrets.
 _VARIABLES = ("PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "LANG", "TMPDIR")
 _BEFORE_THIS_ATTEMPT = -1
 _SEND_SECONDS = 20.0
@@ -37,7 +37,7 @@ class MemoryCopies:
 
     def __init__(self, *, is_wanted: bool) -> None:
         self.found = InMemory()
-        """What is left here by earlier attempts."""
+        """Files that earlier attempts have left here."""
         self._line: socket.socket | None = None
         self._step = self._step_before = _BEFORE_THIS_ATTEMPT
         self._has_warned = False

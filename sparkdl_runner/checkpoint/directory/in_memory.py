@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 class InMemory:
-    """Where they are, and which were read there.
+    """The paths of such files, and the descriptors of those that were read.
 
     Args:
         paths: By its SHA-256 each file's path, which is there as long as the process that holds it.

@@ -71,7 +71,7 @@ def save(checkpoints: CheckpointManager, *steps: int) -> Training:
 
 
 def die(checkpoints: CheckpointManager) -> None:
-    """What a rank leaves that is killed: its end of the line is closed, and no more."""
+    """Ends a rank as SIGKILL would: its end of the line is closed, and the holder stays."""
     until(lambda: held(world._current.attempt) == newest(checkpoints))
     with suppress(KeyError), checkpoints:
         raise KeyError

@@ -117,7 +117,7 @@ def test_a_side_that_fails_in_a_later_turn_has_no_figure_and_others_have_all(fai
     assert list(figure["sides"]) == [other]
     assert len(figure["sides"][other]["values"]) == 3
     assert figure["ratios"] == {}
-    # What ours cannot do is a failure of the benchmark; what a peer cannot do is a finding.
+    # Only a failure of ours is a failure of the benchmark.
     sentence = "case: ours gave no figure: ValueError: no more values"
     assert case["missed"] == ([sentence] if failing == "ours" else [])
     assert capsys.readouterr().out.count("no more values") == 1, "it was asked again"
