@@ -136,8 +136,9 @@ system: $(LANE:%=system-%)  ## only whole programs and trainings: jobs, notebook
 compat: setup-classic setup-modern  ## try Databricks' runtimes, other Pythons and MLflows; ONLY="python-3.13"
 	@conf/compat.sh $(ONLY)
 
-docs: setup-classic  ## write docs/reference from the docstrings, and notebooks/*.ipynb
+docs: setup-classic  ## write docs/reference from the docstrings, tables of figures, and notebooks/*.ipynb
 	@.venv/bin/python docs/reference.py
+	@.venv/bin/python docs/figures.py
 	@.venv/bin/python docs/notebooks.py
 
 # An environment of its own, since Sphinx and the lanes' tools want different versions of docutils.

@@ -1,0 +1,164 @@
+"""The figures of the pages are those of the kept report, and there are no others."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs_blocks import ROOT, prose
+
+spec = importlib.util.spec_from_file_location("docs_figures", ROOT / "docs" / "figures.py")
+figures = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(figures)
+
+COMMAND = "`python jobs/benchmark.py all`"
+MARK = re.compile(r"^<!-- (?:figures:|end of figures)", re.M)
+ORIGIN = re.compile(r"^Measured \d{4}-\d\d-\d\d by `python jobs/benchmark\.py .+` \(part ", re.M)
+WITHOUT_FIGURES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+NO_FIGURE = re.compile(
+    r"`[^`\n]*`"  # code, with its settings
+    r"|\]\([^)\n]*\)"  # the target of a link
+    r"|\b(?:Python|Spark) \d[\d.]*(?:(?:,| or| and) \d[\d.]*)*"  # versions
+    r"|\bApache-2\.0"
+)
+FIGURE = re.compile(
+    r"\d[.]\d|\d ?%|\d[\d,]* ?(?:s|ms|µs|seconds?|minutes?|[MK]i?B|times|rows|samples)\b|/s\b"
+)
+
+
+def pages_with_tables() -> list[Path]:
+    return [page for page in figures.pages() if MARK.search(page.read_text())]
+
+
+def side(*values: float, noise: bool = False) -> dict[str, Any]:
+    middle = sorted(values)[len(values) // 2]
+    return {"median": middle, "worst": max(values), "is_noise": noise}
+
+
+@pytest.fixture
+def report() -> dict[str, Any]:
+    """Two cases: one of six turns in which a peer failed, and one of a single side and turn."""
+    ratio = {"median": 5.0249, "worst": 3.2, "interval": [4.8, 5.309], "pairs": 6}
+    seconds = {
+        "unit": "s",
+        "sides": {
+            "HorovodRunner": side(1.4, 1.4216, 2.0),
+            "horovod.spark.run": side(7.1, noise=True),
+        },
+        "ratios": {"HorovodRunner": {"horovod.spark.run": ratio}},
+    }
+    rows = {"unit": "", "sides": {"ours": side(5_037_412.0)}, "ratios": {}}
+    called = {
+        "name": "calls",
+        "ours": ["HorovodRunner"],
+        "turns": 6,
+        "figures": {"call to result": seconds},
+        "unavailable": {"Ray": "No module named 'ray' | x"},
+    }
+    read = {
+        "name": "one, read",
+        "ours": ["ours"],
+        "turns": 1,
+        "figures": {"rows": rows, "left": rows},
+        "unavailable": {},
+    }
+    return {
+        "date": "2026-11-30",
+        "command": "python jobs/benchmark.py all",
+        "machine": {"cores": 2},
+        "parts": {"launch": {"cases": [called, read]}},
+    }
+
+
+def made(mark: str, report: dict[str, Any]) -> list[str]:
+    text = f"before\n\n<!-- figures: {mark} -->\nold\n<!-- end of figures -->\n\nafter\n"
+    lines = figures.filled(text, report).splitlines()
+    assert lines[:3] == ["before", "", f"<!-- figures: {mark} -->"]
+    assert lines[-3:] == ["<!-- end of figures -->", "", "after"]
+    return lines[3:-3]
+
+
+def test_a_table_has_each_side_and_where_it_is_from(report):
+    assert made("launch / calls", report) == [
+        "|  | call to result (s) | worst | times as good as |",
+        "| --- | --- | --- | --- |",
+        "| **HorovodRunner** | 1.42 | 2 | 5.02 (4.8 to 5.31), worst 3.2: horovod.spark.run |",
+        "| horovod.spark.run | 7.1 (noise) | 7.1 |  |",
+        "| Ray | no figure: No module named 'ray' \\| x |  |  |",
+        "",
+        f"Measured 2026-11-30 by {COMMAND} (part launch, calls), 6 turns, on 2 cores.",
+    ]
+
+
+def test_several_cases_share_a_table(report):
+    _, _, *rows, _, origin = made("launch", report)
+    assert [row.split(" | ")[0] for row in rows] == [
+        "| **calls: HorovodRunner**",
+        "| calls: horovod.spark.run",
+        "| calls: Ray",
+        "| **one, read**",
+    ]
+    assert "(part launch), 1 to 6 turns" in origin
+
+
+def test_a_part_that_was_not_done_says_why(report):
+    report["parts"]["launch"]["unavailable"] = f"TimeoutError: {'long ' * 50}"
+    *_, origin = made("launch / calls", report)
+    assert "on 2 cores. The part was not done: TimeoutError: long " in origin
+    assert origin.endswith("long [...].")
+
+
+def test_one_turn_has_no_worst_and_figures_may_be_chosen(report):
+    head, _, row, *_ = made("launch / *read / left; rows", report)
+    assert head == "|  | left | rows |"
+    assert row == "| **one, read** | 5,040,000 | 5,040,000 |"
+    rows = made("launch / * / call to result / Ray; Horovod*", report)[2:-2]
+    assert [row.split(" | ")[0] for row in rows] == ["| Ray", "| **HorovodRunner**"]
+    assert "horovod.spark.run" not in rows[1]
+
+
+@pytest.mark.parametrize(
+    ("mark", "lacks"),
+    [("train", "'*'"), ("launch / first", "'first'"), ("launch / calls / memory", "'memory'")],
+)
+def test_a_mark_for_what_the_report_lacks_is_refused(report, mark, lacks):
+    with pytest.raises(ValueError, match=re.escape(f"nothing for {lacks} of the mark '{mark}'")):
+        made(mark, report)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(0.27249, "0.272"), (33, "33"), (99.96, "100"), (999.9, "1,000"), (260_123, "260,000")],
+)
+def test_three_digits_count(value, told):
+    assert figures.number(value) == told
+
+
+@pytest.mark.parametrize("page", pages_with_tables(), ids=lambda page: page.name)
+def test_pages_say_what_the_kept_report_says(page):
+    text = page.read_text()
+    assert figures.filled(text, json.loads(figures.REPORT.read_text())) == text, "run: make docs"
+    blocks = [found[0] for found in figures.BLOCK.finditer(text)]
+    assert 2 * len(blocks) == len(MARK.findall(text))
+    assert all(ORIGIN.search(block) for block in blocks)
+
+
+@pytest.mark.parametrize("page", WITHOUT_FIGURES, ids=lambda page: page.name)
+def test_no_figure_stands_beside_the_tables(page):
+    assert page in pages_with_tables()
+    text = NO_FIGURE.sub("", figures.BLOCK.sub("", prose(page)))
+    assert [line for line in text.splitlines() if FIGURE.search(line)] == []
+
+
+@pytest.mark.parametrize(
+    "figure",
+    ["0.1 s after", "at 5 %", "26 times", "2,000 rows", "in 12 ms", "3 GB/s", "2.5 faster"],
+)
+def test_such_a_figure_is_seen(figure):
+    assert FIGURE.search(NO_FIGURE.sub("", f"Takes `1.5` on Spark 3.5 or 4: {figure}."))
+    assert not FIGURE.search(NO_FIGURE.sub("", "Takes `1.5` on Spark 3.5 or 4 and 2 ranks."))
