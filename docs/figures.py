@@ -77,7 +77,11 @@ def _chosen(mark: str, report: Mapping[str, Any]) -> _Chosen:
 
 
 def _matching(names: Iterable[str], patterns: str, mark: str) -> list[str]:
-    """The names that fit a pattern, in the order of the patterns."""
+    """The names that fit a pattern, in the order of the patterns.
+
+    Raises:
+        ValueError: A pattern of the mark fits none of them.
+    """
     found: dict[str, None] = {}
     for pattern in patterns.split("; "):
         fitting = [name for name in names if fnmatchcase(name, pattern)]
@@ -149,15 +153,15 @@ def _ratio(peer: str, ratio: Mapping[str, Any]) -> str:
 
 
 def _origin(chosen: _Chosen, report: Mapping[str, Any]) -> str:
+    """The line below a table: when, by which command and how often it was measured."""
     fewest, *_, most = sorted([case["turns"] for case in chosen.cases] * 2)
     turns = f"{fewest} to {most}" if fewest < most else f"{most}"
     case = f", {chosen.cases[0]['name']}" if len(chosen.cases) == 1 else ""
     end = report["parts"][chosen.part].get("unavailable", "")
+    not_done = f" The part was not done: {shorten(end, LONGEST_REASON)}." if end else ""
     return (
-        f"Measured {report['date']} by `{report['command']}` (part {chosen.part}{case}), "
-        f"{turns} {'turn' if most == 1 else 'turns'}, on {report['machine']['cores']} cores."
-        + f" The part was not done: {shorten(end, LONGEST_REASON)}."
-        * bool(end)
+        f"Measured {report['date']} by `{report['command']}` (part {chosen.part}{case}), {turns} "
+        f"{'turn' if most == 1 else 'turns'}, on {report['machine']['cores']} cores.{not_done}"
     )
 
 
