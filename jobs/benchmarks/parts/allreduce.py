@@ -26,8 +26,7 @@ LIBRARIES = ("gloo", "horovod", "nccl")
 KIBIBYTES = [4**power for power in range(10)]
 
 OPTIONS = (
-    Option("turns", 5, quick=1, help="ranks that each launcher starts"),
-    Option("most-turns", 7, quick=1, help="until ratios are known"),
+    Option("turns", 6, quick=1, help="ranks that each launcher starts"),
     Option("kibibytes", KIBIBYTES, quick=[1, 1024, 65536], help="sizes"),
     Option("libraries", None, choices=LIBRARIES, many=True),
 )
@@ -50,7 +49,6 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
                 ours={HERE: partial(takes[HERE], size)},
                 peers={peer: partial(takes[peer], size)},
                 turns=arguments.turns,
-                most_turns=arguments.most_turns,
                 facts={
                     "ranks": RANKS,
                     "threads of a rank": THREADS,

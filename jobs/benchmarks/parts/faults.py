@@ -31,22 +31,17 @@ from sparkdl_runner.jobs.spark.session import start_spark
 
 HELP = "every fault of the table, and what it costs"
 DEADLINE_SECONDS = 5.0
+PLACES = ("start", "rendezvous", "allreduce", "data")
 FAULTS = [
-    *(
-        Fault(name=f"{how} at {where}", how=how, where=where)
-        for how in ("raise", "kill", "exit")
-        for where in ("start", "rendezvous", "allreduce", "data")
-    ),
-    Fault(name="kill at exit", how="kill", where="exit"),
-    Fault(name="stopped rank (SIGSTOP)", how="stop", where="allreduce"),
-    Fault(name="stuck rank (sleeps)", how="sleep", where="allreduce"),
-    Fault(name="killed agent", how="agent", where="allreduce"),
-    Fault(name="cancelled job", how="cancel", where="allreduce"),
+    *(Fault(f"{how} at {one}", how, one) for how in ("raise", "kill", "exit") for one in PLACES),
+    Fault("kill at exit", "kill", "exit"),
+    Fault("stopped rank (SIGSTOP)", "stop"),
+    Fault("stuck rank (sleeps)", "sleep"),
+    Fault("killed agent", "agent"),
+    Fault("cancelled job", "cancel"),
 ]
-RANDOM = [
-    Fault(name=f"{how} at a random moment", how=how, where="random") for how in ("raise", "kill")
-]
-EXECUTOR = Fault(name="executor killed", how="executor", where="allreduce")
+RANDOM = [Fault(f"{how} at a random moment", how, "random") for how in ("raise", "kill")]
+EXECUTOR = Fault("executor killed", "executor")
 CLUSTER = "local-cluster[2,1,1024]"
 HOW = {
     "raise": ("WorkerFailedError", "injected"),
@@ -162,11 +157,12 @@ class _Breaks:
         before = belongings()
         error, notes = self._run(backend, fault, mark)
         ended_at = time.time()
-        while fault.how == "cancel" and belongings()["processes"] - before["processes"]:
-            if time.time() > ended_at + GONE_SECONDS:
-                break  # They are told as left.
-            time.sleep(0.02)
-        else:
+        latest = ended_at + GONE_SECONDS  # After it they are told as left.
+        while (
+            fault.how == "cancel"
+            and ended_at < latest
+            and belongings()["processes"] - before["processes"]
+        ):
             ended_at = time.time()
         left = leftovers(before)
         is_right = self._is_right(fault, error, notes)

@@ -57,9 +57,8 @@ class _Killed:
     """Trainings of one MLflow store, each with a folder and a name of its own."""
 
     def __init__(self, folder: Path, arguments: argparse.Namespace) -> None:
-        self._folder = folder
-        self._steps: int = arguments.steps
-        self._step_seconds: float = arguments.step_seconds
+        self._folder, self._steps = folder, arguments.steps
+        self._step_seconds = arguments.step_seconds
         self._draw = random.Random(arguments.seed)
         self._numbers = count(1)
         self._weights = self._finish("undisturbed")["weights"]
