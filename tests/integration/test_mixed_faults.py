@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import namespaces
+from namespace_gang import Namespaces
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "mixed_faults", "--count", "1", "--backends", "horovod"]
@@ -54,6 +55,15 @@ def test_a_campaign_that_is_asked_to_end_takes_its_hosts_along(tmp_path: Path) -
         finally:
             campaign.kill()
     assert hosts_of(campaign) == set()
+
+
+def test_two_campaigns_never_share_a_bridge() -> None:
+    first, second = Namespaces(0), Namespaces(0)
+    try:
+        assert first.driver != second.driver
+    finally:
+        first.close()
+        second.close()
 
 
 def hosts_of(campaign: subprocess.Popen[str]) -> set[str]:

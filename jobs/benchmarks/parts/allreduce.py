@@ -37,9 +37,8 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     import torch
 
     sizes = [1024 * one for one in arguments.kibibytes]
-    for library in (
-        arguments.libraries or LIBRARIES[: 3 if torch.cuda.device_count() >= RANKS else 2]
-    ):
+    here = LIBRARIES[: 3 if torch.cuda.device_count() >= RANKS else 2]
+    for library in arguments.libraries or here:
         peer = PEERS["horovod" if library == "horovod" else "torch"]
         takes = {one: _bandwidths(one, library, sizes) for one in (HERE, peer)}
         for size in sizes:

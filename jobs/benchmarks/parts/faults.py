@@ -70,9 +70,9 @@ FACTS = {
 
 OPTIONS = (
     Option("backends", ["horovod", "torch"], quick=["torch"]),
-    Option("random", 6, quick=3, type=int, help="moments, of each kind and backend"),
+    Option("random", 3, quick=1, type=int, help="moments, of each kind and backend"),
     Option("seed", 0, type=int, help="of the random moments"),
-    Option("only", "", quick="kill", help="faults whose name contains this"),
+    Option("only", "", quick="kill at", help="faults whose name contains this"),
 )
 
 
@@ -100,7 +100,14 @@ def _temporary_folder() -> Iterator[None]:
 def _cases_of_a_session(
     arguments: argparse.Namespace, master: str, faults: list[Fault]
 ) -> Iterator[Case]:
-    spark = _start(master)
+    if master:
+        import pyspark
+        from pyspark.sql import SparkSession
+
+        os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
+        builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+        builder.config("spark.executor.memory", "1g").getOrCreate()
+    spark = start_spark("sparkdl_runner fault benchmark", slots=RANKS)
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         breaks = _Breaks(spark, Path(folder), arguments.seed)
         for backend in arguments.backends:
@@ -120,18 +127,6 @@ def _cases_of_a_session(
             ours={one: partial(healthy_run, one) for one in arguments.backends},
         )
     spark.stop()
-
-
-def _start(master: str) -> Any:
-    """A session on this host, or on another master."""
-    if master:
-        import pyspark
-        from pyspark.sql import SparkSession
-
-        os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
-        builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-        builder.config("spark.executor.memory", "1g").getOrCreate()
-    return start_spark("sparkdl_runner fault benchmark", slots=RANKS)
 
 
 class _Breaks:
@@ -157,12 +152,8 @@ class _Breaks:
         before = belongings()
         error, notes = self._run(backend, fault, mark)
         ended_at = time.time()
-        latest = ended_at + GONE_SECONDS  # After it they are told as left.
-        while (
-            fault.how == "cancel"
-            and ended_at < latest
-            and belongings()["processes"] - before["processes"]
-        ):
+        latest = ended_at + (GONE_SECONDS if fault.how == "cancel" else 0)
+        while ended_at < latest and belongings()["processes"] - before["processes"]:
             ended_at = time.time()
         left = leftovers(before)
         is_right = self._is_right(fault, error, notes)

@@ -114,7 +114,7 @@ PEERS: dict[str, Callable[[], Launcher]] = {
 LAUNCHERS = {**OURS, **PEERS}
 
 OPTIONS = (
-    Option("repeat", 5, quick=1, help="calls of each in a session"),
+    Option("repeat", 6, quick=1, help="calls of each in a session"),
     Option("first-calls", 2, quick=1, help="of each, in new sessions"),
     Option(
         "launchers",

@@ -40,13 +40,13 @@ OPTIONS = (
     Option(
         "cases",
         None,
-        quick=["mlp-torch", "digits-horovod", "table", "trainer"],
+        quick=["digits-horovod", "table", "trainer"],
         choices=CASES,
         many=True,
     ),
     Option("turns", 10, quick=1, help="of the three models' cases"),
     Option("other-turns", 2, quick=1, help="of the other cases"),
-    Option("steps", 200, quick=150, help="of a training of the MLP"),
+    Option("steps", 400, quick=150, help="of a training of the MLP"),
 )
 
 
