@@ -118,7 +118,7 @@ OPTIONS = (
     Option("first-calls", 2, quick=1, help="of each, in new sessions"),
     Option(
         "launchers",
-        list(LAUNCHERS),
+        [one for one in LAUNCHERS if not one.startswith("HorovodRunner, this host")],
         quick=["HorovodRunner", "HorovodRunner, spares", "horovod.spark.run"],
         choices=list(LAUNCHERS),
     ),
@@ -130,7 +130,8 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     # Peers announce every start and end; the table is what is wanted.
     logging.disable(logging.INFO)
     names = arguments.launchers
-    firsts = [one for one in names if WITH_SPARES not in one]
+    # Ray has no such session; its warm-up below is its first call.
+    firsts = [one for one in names if WITH_SPARES not in one and one != RAY]
     goals = dict.fromkeys(_RUNNERS, FIRST)
     yield _case("first call in a session", _first_call, firsts, goals, arguments.first_calls)
     spark = start_spark("launch benchmark", slots=RANKS)

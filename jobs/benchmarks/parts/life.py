@@ -29,7 +29,7 @@ EVERY = 5
 """Steps between two checkpoints."""
 
 OPTIONS = (
-    Option("kills", 5, quick=1, help="trainings that are killed once each"),
+    Option("kills", 4, quick=1, help="trainings that are killed once each"),
     Option("steps", 60, quick=20),
     Option("step-seconds", 0.1, help="the least that one takes"),
     Option("seed", 0, type=int, help="of the moments"),

@@ -31,22 +31,16 @@ CASES = (
     *("table", "trainer", ACCELERATE),
 )
 ROWS = 100_000
-STEPS = {"cnn": 0.4, "transformer": 0.5}
+STEPS = {"cnn": 0.65, "transformer": 0.6}
 """The steps of a model, as a share of those of the others: each loop takes about as long."""
 Side = tuple[str, str, str]
 """Who starts the script, which of its ways trains, and what feeds it."""
 
 OPTIONS = (
-    Option(
-        "cases",
-        None,
-        quick=["digits-horovod", "table", "trainer"],
-        choices=CASES,
-        many=True,
-    ),
+    Option("cases", None, quick=["digits-horovod", "table", "trainer"], choices=CASES, many=True),
     Option("turns", 10, quick=1, help="of the three models' cases"),
     Option("other-turns", 2, quick=1, help="of the other cases"),
-    Option("steps", 400, quick=150, help="of a training of the MLP"),
+    Option("steps", 350, quick=150, help="of a training of the MLP"),
 )
 
 
