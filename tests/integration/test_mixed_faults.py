@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -58,12 +59,8 @@ def test_a_campaign_that_is_asked_to_end_takes_its_hosts_along(tmp_path: Path) -
 
 
 def test_two_campaigns_never_share_a_bridge() -> None:
-    first, second = Namespaces(0), Namespaces(0)
-    try:
+    with closing(Namespaces(0)) as first, closing(Namespaces(0)) as second:
         assert first.driver != second.driver
-    finally:
-        first.close()
-        second.close()
 
 
 def hosts_of(campaign: subprocess.Popen[str]) -> set[str]:
