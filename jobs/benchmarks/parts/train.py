@@ -31,8 +31,14 @@ CASES = (
     *("table", "trainer", ACCELERATE),
 )
 ROWS = 100_000
-STEPS = {"cnn": 0.65, "transformer": 0.6}
-"""The steps of a model, as a share of those of the others: each loop takes about as long."""
+STEPS = {
+    "cnn-torch": 0.65,
+    "transformer-torch": 0.6,
+    "mlp-horovod": 0.8,
+    "cnn-horovod": 0.5,
+    "transformer-horovod": 0.5,
+}
+"""Steps as a share of those of the other cases: each loop takes some two seconds."""
 Side = tuple[str, str, str]
 """Who starts the script, which of its ways trains, and what feeds it."""
 
@@ -40,7 +46,7 @@ OPTIONS = (
     Option("cases", None, quick=["digits-horovod", "table", "trainer"], choices=CASES, many=True),
     Option("turns", 10, quick=1, help="of the three models' cases"),
     Option("other-turns", 2, quick=1, help="of the other cases"),
-    Option("steps", 350, quick=150, help="of a training of the MLP"),
+    Option("steps", 350, quick=150, help="of a training of the MLP by torch"),
 )
 
 
@@ -55,17 +61,15 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
 def _case(name: str, arguments: argparse.Namespace, folder: Path) -> Case:
     from benchmarks.ranks.training_script import BATCH, WARM_UP
 
-    kind, _, library = name.partition("-")
-    library = library or "torch"
+    kind, library = name.split("-") if "-" in name else (name, "torch")
     ours, peers = _sides(kind, library, folder)
     model = kind if kind in MODELS else "mlp"
-    steps = max(2 * WARM_UP, round(arguments.steps * STEPS.get(model, 1)))
+    steps = max(2 * WARM_UP, round(arguments.steps * STEPS.get(name, 1)))
     goals = dict.fromkeys(ours, 0.99) if kind in MODELS else {}
     speed = Figure(unit="samples/s", better="more", least_ratios=goals)
     seconds = Figure(unit="s", better="less")
-    figures = {"loop": speed, "by processor": speed, "command": seconds}
-    if kind == "trainer":
-        figures["to the first step"] = seconds
+    figures = {"loop": speed, "by processor": speed}
+    figures |= {"command": seconds, "to the first step": seconds}
     if kind == "digits":
         figures["accuracy"] = Figure(unit="", better="more", bound=0.85)
     run = partial(_trained, library, model, steps)
