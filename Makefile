@@ -41,7 +41,7 @@ endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-data \
     quick-training quick-others test ready java-classic java-modern test-classic test-modern \
     test-tensorflow frameworks-today engines-short system system-classic system-modern compat docs site picture lint frameworks fuzz mutants \
-    random-ends mixed-faults failing-storage foreign foreign-tables engines bench clean first-example release gpu
+    random-ends mixed-faults failing-storage slow-rank endurance simulated-ranks foreign foreign-tables engines bench clean first-example release gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -175,6 +175,15 @@ mixed-faults: setup-classic  ## N faults, one to three at once, in ranks on two 
 
 failing-storage: setup-classic  ## N loads of checkpoints while they are saved, and writes that fail; SEED=2
 	@PYTHONPATH=.:tests:jobs $(call in_lane,classic) -m failing_storage --loads $(N) --seed $(SEED) $(ARGS)
+
+slow-rank: setup-classic  ## N healthy trainings and 20 with a slowed rank: is it named, and no other?
+	@PYTHONPATH=.:tests:jobs $(call in_lane,classic) -m slow_rank --healthy $(N) $(ARGS)
+
+endurance: setup-classic  ## what N runs in one session leave, and what ranks that print much cost
+	@PYTHONPATH=.:tests:jobs $(call in_lane,classic) -m endurance --runs $(N) $(ARGS)
+
+simulated-ranks: setup-classic  ## what the driver takes for N ranks that are simulated; N=4096
+	@PYTHONPATH=.:tests:jobs $(call in_lane,classic) -m simulated_ranks --ranks $(N) $(ARGS)
 
 foreign: frameworks  ## other people's tests, as ranks and under their own launcher; HOROVOD_SOURCE=… SPARK_SOURCE=… TABLES="folder …"
 	@PYTHONPATH=tests:build/frameworks $(call in_lane,classic) -m foreign $(ARGS)

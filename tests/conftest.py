@@ -40,7 +40,13 @@ WHOLE_PROGRAMS = [
             *("local_cluster/test_gang_of_tasks.py", "local_cluster/test_growing_back.py"),
             *("local_cluster/test_ranks_of_a_task.py", "local_cluster/test_taken_away.py"),
             *("local_master/test_migration.py", "local_master/test_models.py"),
-            *("test_benchmark.py", "test_digits.py", "test_docs.py", "test_frameworks.py"),
+            *(
+                "test_benchmark.py",
+                "test_campaigns.py",
+                "test_digits.py",
+                "test_docs.py",
+                "test_frameworks.py",
+            ),
             *("test_horovod_estimators.py", "test_mixed_faults.py", "test_readme.py"),
         )
     ),

@@ -37,23 +37,44 @@ END_SECONDS = 12.0
 _AGENT = (sys.executable, "-m", "namespace_gang")
 
 
+def _new_bridge(number: int) -> str:
+    """Makes the bridge of that number, whose hosts have a subnet of their own.
+
+    Returns:
+        Its name; nothing where there is one already.
+
+    Raises:
+        subprocess.CalledProcessError: None can be made, or 254 are there.
+    """
+    name = f"sdf{number}"
+    try:
+        ip("link", "add", name, "type", "bridge")
+    except subprocess.CalledProcessError as error:
+        if "File exists" not in error.stderr or number == 254:
+            raise
+        return ""
+    return name
+
+
 class Namespaces:
     """Hosts, each a network namespace, on one bridge with the driver."""
 
     def __init__(self, count: int) -> None:
-        number = os.getpid() % 200 + 20
-        self._bridge = f"sdf{number}"
-        self.driver = f"10.204.{number}.1"
-        self.names = [f"sdf{number}h{host}" for host in range(count)]
-        self.addresses = [f"10.204.{number}.{host + 2}" for host in range(count)]
+        self.names = [f"sdf{os.getpid()}h{host}" for host in range(count)]
+        self._bridge, number = "", 0
         try:
+            # Of two that ask for one bridge at once, the kernel refuses one.
+            while not self._bridge:
+                number += 1
+                self._bridge = _new_bridge(number)
+            self.driver = f"10.204.{number}.1"
+            self.addresses = [f"10.204.{number}.{host + 2}" for host in range(count)]
             self._make()
         except BaseException:  # Also a request to end.
             self.close()
             raise
 
     def _make(self) -> None:
-        ip("link", "add", self._bridge, "type", "bridge")
         ip("address", "add", f"{self.driver}/24", "dev", self._bridge)
         ip("link", "set", self._bridge, "up")
         for name, address in zip(self.names, self.addresses, strict=True):
@@ -88,8 +109,9 @@ class Namespaces:
         """Removes them, as far as they were made."""
         for name in self.names:
             subprocess.run(["ip", "netns", "delete", name], check=False, stderr=subprocess.DEVNULL)
-        delete = ["ip", "link", "delete", self._bridge]
-        subprocess.run(delete, check=False, stderr=subprocess.DEVNULL)
+        if self._bridge:
+            delete = ["ip", "link", "delete", self._bridge]
+            subprocess.run(delete, check=False, stderr=subprocess.DEVNULL)
 
 
 class NamespaceGang(Gang):

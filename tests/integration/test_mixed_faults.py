@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import namespaces
+from namespace_gang import Namespaces
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "mixed_faults", "--count", "1", "--backends", "horovod"]
@@ -56,8 +58,13 @@ def test_a_campaign_that_is_asked_to_end_takes_its_hosts_along(tmp_path: Path) -
     assert hosts_of(campaign) == set()
 
 
+def test_two_campaigns_never_share_a_bridge() -> None:
+    with closing(Namespaces(0)) as first, closing(Namespaces(0)) as second:
+        assert first.driver != second.driver
+
+
 def hosts_of(campaign: subprocess.Popen[str]) -> set[str]:
     """The network namespaces that a campaign has made."""
-    name = f"sdf{campaign.pid % 200 + 20}h"
+    name = f"sdf{campaign.pid}h"
     listed = namespaces.ip("netns", "list").splitlines()
     return {line.split()[0] for line in listed if line.startswith(name)}

@@ -26,8 +26,7 @@ LIBRARIES = ("gloo", "horovod", "nccl")
 KIBIBYTES = [4**power for power in range(10)]
 
 OPTIONS = (
-    Option("turns", 5, quick=1, help="ranks that each launcher starts"),
-    Option("most-turns", 7, quick=1, help="until ratios are known"),
+    Option("turns", 6, quick=1, help="ranks that each launcher starts"),
     Option("kibibytes", KIBIBYTES, quick=[1, 1024, 65536], help="sizes"),
     Option("libraries", None, choices=LIBRARIES, many=True),
 )
@@ -38,9 +37,8 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     import torch
 
     sizes = [1024 * one for one in arguments.kibibytes]
-    for library in (
-        arguments.libraries or LIBRARIES[: 3 if torch.cuda.device_count() >= RANKS else 2]
-    ):
+    here = LIBRARIES[: 3 if torch.cuda.device_count() >= RANKS else 2]
+    for library in arguments.libraries or here:
         peer = PEERS["horovod" if library == "horovod" else "torch"]
         takes = {one: _bandwidths(one, library, sizes) for one in (HERE, peer)}
         for size in sizes:
@@ -50,7 +48,6 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
                 ours={HERE: partial(takes[HERE], size)},
                 peers={peer: partial(takes[peer], size)},
                 turns=arguments.turns,
-                most_turns=arguments.most_turns,
                 facts={
                     "ranks": RANKS,
                     "threads of a rank": THREADS,

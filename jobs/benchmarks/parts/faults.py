@@ -31,22 +31,17 @@ from sparkdl_runner.jobs.spark.session import start_spark
 
 HELP = "every fault of the table, and what it costs"
 DEADLINE_SECONDS = 5.0
+PLACES = ("start", "rendezvous", "allreduce", "data")
 FAULTS = [
-    *(
-        Fault(name=f"{how} at {where}", how=how, where=where)
-        for how in ("raise", "kill", "exit")
-        for where in ("start", "rendezvous", "allreduce", "data")
-    ),
-    Fault(name="kill at exit", how="kill", where="exit"),
-    Fault(name="stopped rank (SIGSTOP)", how="stop", where="allreduce"),
-    Fault(name="stuck rank (sleeps)", how="sleep", where="allreduce"),
-    Fault(name="killed agent", how="agent", where="allreduce"),
-    Fault(name="cancelled job", how="cancel", where="allreduce"),
+    *(Fault(f"{how} at {one}", how, one) for how in ("raise", "kill", "exit") for one in PLACES),
+    Fault("kill at exit", "kill", "exit"),
+    Fault("stopped rank (SIGSTOP)", "stop"),
+    Fault("stuck rank (sleeps)", "sleep"),
+    Fault("killed agent", "agent"),
+    Fault("cancelled job", "cancel"),
 ]
-RANDOM = [
-    Fault(name=f"{how} at a random moment", how=how, where="random") for how in ("raise", "kill")
-]
-EXECUTOR = Fault(name="executor killed", how="executor", where="allreduce")
+RANDOM = [Fault(f"{how} at a random moment", how, "random") for how in ("raise", "kill")]
+EXECUTOR = Fault("executor killed", "executor")
 CLUSTER = "local-cluster[2,1,1024]"
 HOW = {
     "raise": ("WorkerFailedError", "injected"),
@@ -75,9 +70,9 @@ FACTS = {
 
 OPTIONS = (
     Option("backends", ["horovod", "torch"], quick=["torch"]),
-    Option("random", 6, quick=3, type=int, help="moments, of each kind and backend"),
+    Option("random", 3, quick=1, type=int, help="moments, of each kind and backend"),
     Option("seed", 0, type=int, help="of the random moments"),
-    Option("only", "", quick="kill", help="faults whose name contains this"),
+    Option("only", "", quick="kill at", help="faults whose name contains this"),
 )
 
 
@@ -105,7 +100,14 @@ def _temporary_folder() -> Iterator[None]:
 def _cases_of_a_session(
     arguments: argparse.Namespace, master: str, faults: list[Fault]
 ) -> Iterator[Case]:
-    spark = _start(master)
+    if master:
+        import pyspark
+        from pyspark.sql import SparkSession
+
+        os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
+        builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+        builder.config("spark.executor.memory", "1g").getOrCreate()
+    spark = start_spark("sparkdl_runner fault benchmark", slots=RANKS)
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         breaks = _Breaks(spark, Path(folder), arguments.seed)
         for backend in arguments.backends:
@@ -125,18 +127,6 @@ def _cases_of_a_session(
             ours={one: partial(healthy_run, one) for one in arguments.backends},
         )
     spark.stop()
-
-
-def _start(master: str) -> Any:
-    """A session on this host, or on another master."""
-    if master:
-        import pyspark
-        from pyspark.sql import SparkSession
-
-        os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
-        builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
-        builder.config("spark.executor.memory", "1g").getOrCreate()
-    return start_spark("sparkdl_runner fault benchmark", slots=RANKS)
 
 
 class _Breaks:
@@ -162,11 +152,8 @@ class _Breaks:
         before = belongings()
         error, notes = self._run(backend, fault, mark)
         ended_at = time.time()
-        while fault.how == "cancel" and belongings()["processes"] - before["processes"]:
-            if time.time() > ended_at + GONE_SECONDS:
-                break  # They are told as left.
-            time.sleep(0.02)
-        else:
+        latest = ended_at + (GONE_SECONDS if fault.how == "cancel" else 0)
+        while ended_at < latest and belongings()["processes"] - before["processes"]:
             ended_at = time.time()
         left = leftovers(before)
         is_right = self._is_right(fault, error, notes)

@@ -53,20 +53,13 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     faults = [
         (step, draw.randrange(RANKS), draw.uniform(0, arguments.step_seconds)) for step in after
     ]
-    ours, peers = (
-        {
-            name: partial(_measure, launchers[name], faults, arguments)
-            for name in arguments.launchers
-            if name in launchers
-        }
-        for launchers in (OURS, PEERS)
-    )
+    names, measure = arguments.launchers, partial(_measure, faults=faults, arguments=arguments)
     spark = start_spark("goodput benchmark", slots=RANKS)
     yield Case(
         name=f"{arguments.kills} kills in {arguments.steps} steps",
         figures=FIGURES,
-        ours=ours,
-        peers=peers,
+        ours={one: partial(measure, OURS[one]) for one in names if one in OURS},
+        peers={one: partial(measure, PEERS[one]) for one in names if one in PEERS},
         facts={**FACTS, "faults": faults, "kill to next step": "the median of the kills"},
     )
     spark.stop()

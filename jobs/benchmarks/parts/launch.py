@@ -33,17 +33,6 @@ from sparkdl_runner.launch.driver.calls.spares import end_spare_workers
 HELP = "from a call to its result, beside horovod.spark.run, TorchDistributor and Ray Train"
 RANKS = 2
 WITH_SPARES = ", spares"
-ON_THIS_HOST = ("DistributedRunner(torch), this host", "HorovodRunner, this host")
-ON_SPARK = tuple(
-    name + spares
-    for name in ("HorovodRunner", "DistributedRunner(torch)")
-    for spares in ("", WITH_SPARES)
-)
-OURS = (
-    *ON_SPARK,
-    *(name + spares for name in ON_THIS_HOST for spares in ("", WITH_SPARES)),
-)
-PEERS = ("horovod.spark.run", "TorchDistributor", "TorchTrainer (Ray)")
 FIRST_CALL_TIMEOUT_SECONDS = 300
 SPARE_SECONDS = 300.0
 # How long spares may take to import torch, and how little they compute once they have.
@@ -59,24 +48,19 @@ Launcher = Callable[[], Any]
 # The work. Nested functions travel by value, so that no rank has to find this file. ------------
 
 
-def _horovod_work() -> Callable[[], float]:
-    def allreduce() -> float:
-        import horovod.torch as hvd
-        import torch
-
-        hvd.init()
-        return float(hvd.allreduce(torch.ones(1), op=hvd.Sum).item())
-
-    return allreduce
-
-
-def _torch_work() -> Callable[[], float]:
+def _work(library: str) -> Callable[[], float]:
     def allreduce() -> float:
         import torch
+
+        ones = torch.ones(1)
+        if library == "horovod":
+            import horovod.torch as hvd
+
+            hvd.init()
+            return float(hvd.allreduce(ones, op=hvd.Sum).item())
         import torch.distributed as dist
 
         dist.init_process_group("gloo")
-        ones = torch.ones(1)
         dist.all_reduce(ones)
         dist.destroy_process_group()
         return float(ones.item())
@@ -87,26 +71,23 @@ def _torch_work() -> Callable[[], float]:
 # The launchers. What they import is imported before the clock starts. --------------------------
 
 
-def _horovod_runner(np: int = RANKS, spare_seconds: float = 0) -> Launcher:
-    from sparkdl_runner import HorovodRunner, RunConfig
-
-    runner = HorovodRunner(np=np, run_config=RunConfig(spare_seconds=spare_seconds))
-    return lambda: runner.run(_horovod_work())
-
-
-def _distributed_runner(num_proc: int = RANKS, spare_seconds: float = 0) -> Launcher:
-    from sparkdl_runner import DistributedRunner, RunConfig
+def _runner(library: str, ranks: int, spare_seconds: float) -> Launcher:
+    from sparkdl_runner import DistributedRunner, HorovodRunner, RunConfig
 
     config = RunConfig(spare_seconds=spare_seconds)
-    runner = DistributedRunner(num_proc=num_proc, backend="torch", run_config=config)
-    return lambda: runner.run(_torch_work())
+    runner: HorovodRunner | DistributedRunner
+    if library == "horovod":
+        runner = HorovodRunner(np=ranks, run_config=config)
+    else:
+        runner = DistributedRunner(num_proc=ranks, backend=library, run_config=config)
+    return lambda: runner.run(_work(library))
 
 
 def _horovod_spark_run() -> Launcher:
     import horovod.spark
 
     # Its ranks' addresses are logged at every start unless it is told to be silent.
-    return lambda: horovod.spark.run(_horovod_work(), num_proc=RANKS, verbose=0)[0]
+    return lambda: horovod.spark.run(_work("horovod"), num_proc=RANKS, verbose=0)[0]
 
 
 def _torch_distributor() -> Launcher:
@@ -114,27 +95,33 @@ def _torch_distributor() -> Launcher:
 
     # It can be made only in a session.
     options: dict[str, Any] = {"num_processes": RANKS, "local_mode": False, "use_gpu": False}
-    return lambda: TorchDistributor(**options).run(_torch_work())
+    return lambda: TorchDistributor(**options).run(_work("torch"))
 
 
-LAUNCHERS: dict[str, Callable[[], Launcher]] = {
-    "HorovodRunner": cache(_horovod_runner),
-    "DistributedRunner(torch)": cache(_distributed_runner),
-    "HorovodRunner, spares": cache(partial(_horovod_runner, RANKS, SPARE_SECONDS)),
-    "DistributedRunner(torch), spares": cache(partial(_distributed_runner, RANKS, SPARE_SECONDS)),
-    ON_THIS_HOST[0]: cache(partial(_distributed_runner, -RANKS)),
-    ON_THIS_HOST[0] + WITH_SPARES: cache(partial(_distributed_runner, -RANKS, SPARE_SECONDS)),
-    ON_THIS_HOST[1]: cache(partial(_horovod_runner, -RANKS)),
-    ON_THIS_HOST[1] + WITH_SPARES: cache(partial(_horovod_runner, -RANKS, SPARE_SECONDS)),
+_RUNNERS = {"HorovodRunner": "horovod", "DistributedRunner(torch)": "torch"}
+OURS: dict[str, Callable[[], Launcher]] = {
+    f"{name}{where}{spares}": cache(partial(_runner, library, ranks, seconds))
+    for where, ranks in (("", RANKS), (", this host", -RANKS))
+    for name, library in _RUNNERS.items()
+    for spares, seconds in (("", 0), (WITH_SPARES, SPARE_SECONDS))
+}
+RAY = "TorchTrainer (Ray)"
+PEERS: dict[str, Callable[[], Launcher]] = {
     "horovod.spark.run": cache(_horovod_spark_run),
     "TorchDistributor": cache(_torch_distributor),
-    "TorchTrainer (Ray)": cache(partial(under_ray, RANKS)),
+    RAY: cache(partial(under_ray, RANKS)),
 }
+LAUNCHERS = {**OURS, **PEERS}
 
 OPTIONS = (
-    Option("repeat", 5, quick=1, help="calls of each in a session"),
+    Option("repeat", 6, quick=1, help="calls of each in a session"),
     Option("first-calls", 2, quick=1, help="of each, in new sessions"),
-    Option("launchers", list(LAUNCHERS), quick=[*ON_SPARK[:2], PEERS[0]], choices=list(LAUNCHERS)),
+    Option(
+        "launchers",
+        [one for one in LAUNCHERS if not one.startswith("HorovodRunner, this host")],
+        quick=["HorovodRunner", "HorovodRunner, spares", "horovod.spark.run"],
+        choices=list(LAUNCHERS),
+    ),
 )
 
 
@@ -142,14 +129,14 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """First calls, and then calls in one session."""
     # Peers announce every start and end; the table is what is wanted.
     logging.disable(logging.INFO)
-    firsts = [one for one in arguments.launchers if WITH_SPARES not in one]
-    goals = dict.fromkeys(ON_SPARK, FIRST)
+    names = arguments.launchers
+    # Ray has no such session; its warm-up below is its first call.
+    firsts = [one for one in names if WITH_SPARES not in one and one != RAY]
+    goals = dict.fromkeys(_RUNNERS, FIRST)
     yield _case("first call in a session", _first_call, firsts, goals, arguments.first_calls)
     spark = start_spark("launch benchmark", slots=RANKS)
-    goals = {one: SPARES if WITH_SPARES in one else LATER for one in ON_SPARK}
-    yield _case(
-        "later calls", _later_call, arguments.launchers, goals, arguments.repeat, warm_ups=1
-    )
+    goals = dict.fromkeys(_RUNNERS, LATER) | {one + WITH_SPARES: SPARES for one in _RUNNERS}
+    yield _case("later calls", _later_call, names, goals, arguments.repeat, 1)
     spark.stop()
 
 
@@ -162,6 +149,9 @@ def _case(
     warm_ups: int = 0,
 ) -> Case:
     figure = Figure(unit="s", better="less", least_ratios=goals)
+    facts = {"ranks": RANKS, "time": "from a call in a session to its result"}
+    if RAY in launchers and call is _later_call:
+        facts["beside all"] = "Ray's idle processes, from its warm-up on"
     return Case(
         name=name,
         figures={"call to result": figure},
@@ -169,7 +159,7 @@ def _case(
         peers={one: partial(call, one) for one in launchers if one in PEERS},
         turns=turns,
         warm_ups=warm_ups,
-        facts={"ranks": RANKS, "time": "from a call in a session to its result"},
+        facts=facts,
     )
 
 

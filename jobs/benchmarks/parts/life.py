@@ -29,8 +29,8 @@ EVERY = 5
 """Steps between two checkpoints."""
 
 OPTIONS = (
-    Option("kills", 8, quick=1, help="trainings that are killed once each"),
-    Option("steps", 60, quick=30),
+    Option("kills", 4, quick=1, help="trainings that are killed once each"),
+    Option("steps", 60, quick=20),
     Option("step-seconds", 0.1, help="the least that one takes"),
     Option("seed", 0, type=int, help="of the moments"),
 )
@@ -57,9 +57,8 @@ class _Killed:
     """Trainings of one MLflow store, each with a folder and a name of its own."""
 
     def __init__(self, folder: Path, arguments: argparse.Namespace) -> None:
-        self._folder = folder
-        self._steps: int = arguments.steps
-        self._step_seconds: float = arguments.step_seconds
+        self._folder, self._steps = folder, arguments.steps
+        self._step_seconds = arguments.step_seconds
         self._draw = random.Random(arguments.seed)
         self._numbers = count(1)
         self._weights = self._finish("undisturbed")["weights"]

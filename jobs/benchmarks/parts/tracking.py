@@ -36,11 +36,11 @@ WRONG = "points lost or doubled"
 NONE_WRONG = Figure(unit="", better="less", bound=0)
 
 OPTIONS = (
-    Option("repeat", 5, quick=1, help="ranks that call, trainings"),
-    Option("calls", 10_000, quick=1000, help="of log_metrics, timed"),
-    Option("stretch", 250, help="steps that are timed at once"),
+    Option("repeat", 2, quick=1, help="ranks that call, trainings"),
+    Option("calls", 10_000, quick=100, help="of log_metrics, timed"),
+    Option("stretch", 250, quick=50, help="steps that are timed at once"),
     Option("outage-seconds", 60.0, quick=2, help="without a server"),
-    Option("beside-seconds", 20.0, quick=4, help="a quarter before it"),
+    Option("beside-seconds", 12.0, quick=4, help="a quarter before it"),
 )
 
 

@@ -14,7 +14,7 @@ RANKS = 2
 THREADS = max(1, usable_cores() // RANKS)
 """Of each rank, the same under all launchers: as this package sets it, unless a person has."""
 HERE = "sparkdl-runner run"
-PEERS = {"torch": "torchrun", "horovod": "horovodrun", "tensorflow": "torchrun"}
+PEERS = {"torch": "torchrun", "horovod": "horovodrun"}
 """The launcher beside which a library's ranks are measured."""
 _COMMANDS = {
     "torchrun": ["torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"],

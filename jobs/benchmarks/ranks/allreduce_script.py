@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, distributed
 
-ROUNDS, MOST_REPEATS, BYTES = 5, 40, 32 << 20
+ROUNDS, MOST_REPEATS, BYTES = 3, 40, 32 << 20
 """In each of some rounds a size is summed until these bytes are, at most so often."""
 
 

@@ -11,14 +11,14 @@ RANKS = 2
 LOOP_SECONDS = 2.5
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Fault:
     """The fault of one rank."""
 
     name: str
     how: str
     """``kill``, ``raise``, ``exit``, ``stop``, ``sleep``, ``agent``, ``executor``, ``cancel``."""
-    where: str
+    where: str = "allreduce"
     """``start``, ``rendezvous``, ``allreduce``, ``data``, ``exit``, or ``random``."""
     delay_seconds: float = 0.0
     rank: int = 1

@@ -44,8 +44,7 @@ def training(*, under_ray: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:
         model = torch.nn.Sequential(*layers)
         ranks = torch.nn.parallel.DistributedDataParallel(model)
         optimizer = torch.optim.Adam(model.parameters())
-        restore, save, close = (_with_ray if under_ray else _with_manager)(model, optimizer, given)
-        first = restore()
+        first, save, close = (_with_ray if under_ray else _with_manager)(model, optimizer, given)
         (folder / f"pid-{rank}").write_text(str(os.getpid()))
         with open(folder / f"steps-{rank}", "a", buffering=1) as steps:
             for step in range(first + 1, given["steps"] + 1):
@@ -68,32 +67,26 @@ def training(*, under_ray: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:
         weights = b"".join(value.numpy().tobytes() for value in model.state_dict().values())
         return {"first": first, "weights": hashlib.sha256(weights).hexdigest()}
 
-    def _with_manager(model: Any, optimizer: Any, given: dict[str, Any]) -> tuple[Any, Any, Any]:
+    def _with_manager(model: Any, optimizer: Any, given: dict[str, Any]) -> tuple[int, Any, Any]:
         from sparkdl_runner.checkpoint import CheckpointManager
 
         manager = CheckpointManager(f"{given['folder']}/checkpoints", every_steps=given["every"])
+        restored = manager.restore(model, optimizer)
+        first = restored.step if restored else 0
+        return first, lambda step: manager.save(step, model, optimizer), manager.close
 
-        def restore() -> int:
-            restored = manager.restore(model, optimizer)
-            return restored.step if restored else 0
-
-        return restore, lambda step: manager.save(step, model, optimizer), manager.close
-
-    def _with_ray(model: Any, optimizer: Any, given: dict[str, Any]) -> tuple[Any, Any, Any]:
+    def _with_ray(model: Any, optimizer: Any, given: dict[str, Any]) -> tuple[int, Any, Any]:
         import tempfile
 
         import ray.train
         import torch
 
-        def restore() -> int:
-            checkpoint = ray.train.get_checkpoint()
-            if checkpoint is None:
-                return 0
+        state: dict[str, Any] = {"step": 0}
+        if checkpoint := ray.train.get_checkpoint():
             with checkpoint.as_directory() as folder:
                 state = torch.load(f"{folder}/state.pt")
             model.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optimizer"])
-            return int(state["step"])
 
         def save(step: int) -> None:
             if ray.train.get_context().get_world_rank():
@@ -105,7 +98,7 @@ def training(*, under_ray: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:
                 checkpoint = ray.train.Checkpoint.from_directory(folder)
                 ray.train.report({"step": step}, checkpoint=checkpoint)
 
-        return restore, save, lambda: None
+        return state["step"], save, lambda: None
 
     return train
 

@@ -1,6 +1,6 @@
 """A training, as a script: python training_script.py WAY MODEL FEED STEPS FOLDER.
 
-The way is a loop by hand (``ddp``, ``horovod``), ``trainer``, or a framework; the feed is
+The way is a loop by hand (``ddp``, ``horovod``), ``trainer``, or ``accelerate``; the feed is
 ``synthetic``, ``digits``, or a loader and the URL of its table. Each rank writes to the folder its
 rows per second after the first steps, those per second of its processor time, and when its first
 step was over; of digits also the share that the model tells rightly of some it has not seen.
@@ -83,7 +83,7 @@ def dataloader(url: str) -> Iterator[Rows]:
 
 
 def network(model: str) -> Any:
-    """A model of all but Keras and TensorFlow, which takes each row as a flat image of 8 x 8."""
+    """A model, which takes each row as a flat image of 8 x 8."""
     torch.manual_seed(0)
     if model == "mlp":
         hidden = [nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU()]
@@ -104,26 +104,21 @@ class Clock:
         self.feed, self.model, self.steps = feed, model, steps
         self.names: tuple[str, ...] = ()  # Of features and labels, where batches are dicts.
         self.numbers = {"clock": 0.0, "processor": 0.0, "first": 0.0}
-        self._began: dict[str, float] = {}
 
     def __len__(self) -> int:
         return self.steps
 
     def __iter__(self) -> Iterator[Any]:
         for step, rows in enumerate(islice(self.feed, self.steps)):
-            self.begin_step(step)
+            now = {"clock": time.perf_counter(), "processor": time.process_time()}
+            if step == 1:
+                self.numbers["first"] = time.time()
+            if step == WARM_UP:
+                began = now
+            elif step > WARM_UP:
+                count = (step - WARM_UP) * BATCH
+                self.numbers |= {name: count / (now[name] - began[name]) for name in now}
             yield dict(zip(self.names, rows, strict=True)) if self.names else rows
-
-    def begin_step(self, step: int) -> None:
-        """Takes the time at the beginning of a step, counted from 0."""
-        now = {"clock": time.perf_counter(), "processor": time.process_time()}
-        if step == 1:
-            self.numbers["first"] = time.time()
-        if step == WARM_UP:
-            self._began = now
-        elif step > WARM_UP:  # Frameworks that know the length do not ask for more than that.
-            rows = (step - WARM_UP) * BATCH
-            self.numbers |= {name: rows / (now[name] - self._began[name]) for name in now}
 
 
 def ddp(clock: Clock) -> Any:
@@ -164,27 +159,6 @@ def trainer(clock: Clock) -> None:
     Trainer(network(clock.model), torch.optim.Adam, cross_entropy).fit(clock, epochs=1)
 
 
-def lightning(clock: Clock) -> None:
-    """By Lightning's Trainer."""
-    import lightning as L
-
-    class Module(L.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = network(clock.model)
-
-        def training_step(self, batch: Any) -> Any:
-            return cross_entropy(self.network(batch[0]), batch[1])
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.Adam(self.parameters())
-
-    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_checkpointing"), False)
-    devices = int(os.environ["WORLD_SIZE"])
-    trainer = L.Trainer(accelerator="cpu", strategy="ddp", devices=devices, max_epochs=1, **quiet)
-    trainer.fit(Module(), clock)
-
-
 def accelerate(clock: Clock) -> None:
     """By Accelerate."""
     from accelerate import Accelerator
@@ -194,75 +168,6 @@ def accelerate(clock: Clock) -> None:
     model, optimizer = accelerator.prepare(model, torch.optim.Adam(model.parameters()))
     by_hand(clock, model, optimizer, accelerator.backward)
     accelerator.end_training()
-
-
-def transformers(clock: Clock) -> None:
-    """By the Trainer of Transformers."""
-    import transformers as hf
-
-    class Trainer(hf.Trainer):
-        def get_train_dataloader(self) -> Any:
-            return clock
-
-        def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
-            return cross_entropy(model(inputs["inputs"]), inputs["labels"])
-
-    clock.names = ("inputs", "labels")
-    quiet: dict[str, Any] = {"report_to": "none", "save_strategy": "no", "logging_strategy": "no"}
-    settings = hf.TrainingArguments(use_cpu=True, num_train_epochs=1, disable_tqdm=True, **quiet)
-    Trainer(network(clock.model), settings).train()
-
-
-def keras_model(keras: Any) -> Any:
-    """The MLP of Keras, compiled."""
-    layers = [keras.layers.Dense(HIDDEN, activation="relu") for _ in range(2)]
-    inputs = keras.layers.Input((WIDTH,))
-    model = keras.Sequential([inputs, *layers, keras.layers.Dense(CLASSES)])
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model
-
-
-def keras(clock: Clock) -> None:
-    """By fit of Keras on torch, with each gradient averaged as soon as it is there."""
-    os.environ["KERAS_BACKEND"] = "torch"
-    import keras
-
-    torch.distributed.init_process_group("gloo")
-    model = keras_model(keras)
-
-    def average(weight: Any) -> None:
-        torch.distributed.all_reduce(weight.grad)
-        weight.grad /= torch.distributed.get_world_size()
-
-    for variable in model.trainable_variables:
-        variable.value.register_post_accumulate_grad_hook(average)
-    model.fit((batch for batch in clock), epochs=1, verbose=0)
-    torch.distributed.destroy_process_group()
-
-
-def tensorflow(clock: Clock) -> None:
-    """By fit of Keras on TensorFlow, with MultiWorkerMirroredStrategy."""
-    import tensorflow as tf
-    import tf_keras as keras
-
-    if "TF_CONFIG" not in os.environ:  # TensorFlow has no launcher: torchrun only starts processes.
-        rank, size = place()
-        first = int(os.environ["MASTER_PORT"]) + 1
-        workers = [f"127.0.0.1:{first + one}" for one in range(size)]
-        config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
-        os.environ["TF_CONFIG"] = json.dumps(config)
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    with strategy.scope():
-        model = keras_model(keras)
-    batch = tf.data.Dataset.from_tensors(tuple(one.numpy() for one in next(clock.feed))).repeat()
-    model.fit(
-        strategy.distribute_datasets_from_function(lambda _: batch),
-        steps_per_epoch=len(clock),
-        verbose=0,
-        callbacks=[
-            keras.callbacks.LambdaCallback(on_batch_begin=lambda step, logs: clock.begin_step(step))
-        ],
-    )
 
 
 if __name__ == "__main__":

@@ -49,14 +49,12 @@ class Case:
         peers: By name what a user would take instead.
         limits: By name what does less than the work, so that no side can pass it; no ratios.
         turns: How often each side measures; all ratios are of the same turn.
-        most_turns: More turns follow, up to so many, until the ratios of all figures with a goal
-            are known to 2 %. By default none.
         warm_ups: Turns before these. The first of them is reported as the cold figure, and no
             other number of theirs counts. None where each measurement has a process of its own.
         turns_repeat: Whether all turns are of the same work, so that what differs is noise.
         facts: What a reader must know: ranks, the batch of a rank and of all, what the time
             includes, whether more ranks have the same work each (``"scaling": "weak"``) or share
-            it (``"strong"``), and which case has one rank (see :mod:`benchmarks.suite.scaling`).
+            it (``"strong"``).
     """
 
     name: str
@@ -65,7 +63,6 @@ class Case:
     peers: Mapping[str, Measure] = field(default_factory=dict)
     limits: Mapping[str, Measure] = field(default_factory=dict)
     turns: int = 1
-    most_turns: int | None = None
     warm_ups: int = 0
     turns_repeat: bool = True
     facts: Mapping[str, Any] = field(default_factory=dict)

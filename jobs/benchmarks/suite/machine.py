@@ -47,8 +47,6 @@ def versions() -> dict[str, str]:
         commit = subprocess.run(show, capture_output=True, text=True, check=False).stdout.strip()
         found |= {"commit": commit} if commit else {}
     for package in _PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return found

@@ -10,7 +10,6 @@ from typing import Any
 
 from benchmarks.suite.case import Case
 from benchmarks.suite.machine import machine
-from benchmarks.suite.scaling import ONE_RANK, scaling_efficiency
 from benchmarks.suite.statistics import LEAST_PAIRS, NOISE, interval, spread
 from benchmarks.suite.turns import pair_ratios
 
@@ -125,9 +124,11 @@ def _ratios_missed(case: Case, name: str, found: Mapping[str, Any]) -> Iterator[
 
 def part_report(settings: Mapping[str, Any], cases: list[dict[str, Any]]) -> dict[str, Any]:
     """The report of a part, with the settings of its command."""
-    named = {case["name"]: case for case in cases}
+    cores = machine()["physical_cores"]
     for case in cases:
-        if efficiency := scaling_efficiency(case, named.get(case["facts"].get(ONE_RANK))):
+        ranks = case["facts"].get("ranks", 1)
+        if isinstance(ranks, int) and ranks > cores:
+            efficiency = f"not quoted: {ranks} ranks share {cores} physical cores"
             case["facts"]["scaling_efficiency"] = efficiency
     return {"settings": settings, "cases": cases}
 

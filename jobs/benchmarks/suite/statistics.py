@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from itertools import accumulate
 
 NOISE = 0.1
 """A figure whose spread is more than this share of its median is marked as noise."""
@@ -31,11 +32,6 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     """
     ordered = sorted(values)
     count = len(ordered)
-    outside, skip = 0.0, 0
-    while skip < count // 2:
-        outside += 2 * math.comb(count, skip) / 2**count
-        if outside > 1 - SURE:
-            break
-        skip += 1
-    skip = max(skip - 1, 0)
+    chances = accumulate(2 * math.comb(count, skip) / 2**count for skip in range(count // 2))
+    skip = max(sum(outside <= 1 - SURE for outside in chances) - 1, 0)
     return ordered[skip], ordered[count - 1 - skip]

@@ -6,10 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.suite.case import Case
-from benchmarks.suite.statistics import interval
-
-KNOWN_TO = 0.02
-"""Half the interval of a ratio, relative to it, at which no more turns are needed."""
 
 
 def run(case: Case) -> dict[str, Any]:
@@ -25,12 +21,10 @@ def run(case: Case) -> dict[str, Any]:
         print("  warm-up", flush=True)
         for side, numbers in _turn(case, found, warm_up).items():
             found[side]["cold"] = found[side]["cold"] or numbers
-    turn = 0
-    while turn < case.turns or (turn < (case.most_turns or 0) and not _are_known(case, found)):
-        print(f"  turn {turn + 1} of {max(turn + 1, case.turns)}", flush=True)
+    for turn in range(case.turns):
+        print(f"  turn {turn + 1} of {case.turns}", flush=True)
         for side, numbers in _turn(case, found, turn).items():
             found[side]["values"].append(numbers)
-        turn += 1
     return found
 
 
@@ -48,17 +42,6 @@ def _turn(case: Case, found: Mapping[str, Any], number: int) -> dict[str, dict[s
             found[side]["unavailable"] = reason_of(error)
             print(f"  {side}: {found[side]['unavailable']}", flush=True)
     return numbers
-
-
-def _are_known(case: Case, found: Mapping[str, Any]) -> bool:
-    for name, figure in case.figures.items():
-        for ours in figure.least_ratios:
-            for peer in case.peers:
-                ratios = pair_ratios(case, found, name, ours, peer)
-                low, high = interval(ratios) if ratios else (1.0, 1.0)
-                if high - low > 2 * KNOWN_TO * (high + low) / 2:
-                    return False
-    return True
 
 
 def pair_ratios(

@@ -13,7 +13,7 @@ from typing import Any
 
 import benchmark
 import pytest
-from benchmarks.suite import scaling
+from benchmarks.suite import report
 from benchmarks.suite.case import Case, Figure, Measure
 from benchmarks.suite.compare import comparison
 from benchmarks.suite.mlflow_run import log
@@ -121,21 +121,6 @@ def test_a_side_that_fails_in_a_later_turn_has_no_figure_and_others_have_all(fai
     sentence = "case: ours gave no figure: ValueError: no more values"
     assert case["missed"] == ([sentence] if failing == "ours" else [])
     assert capsys.readouterr().out.count("no more values") == 1, "it was asked again"
-
-
-@pytest.mark.parametrize(
-    ("theirs", "turns"),
-    [(20 * [2], 3), ([1, 3, *18 * [2]], 9), ([1, 3] * 10, 12)],
-    ids=["known at once", "known later", "never known"],
-)
-def test_turns_go_on_until_a_ratio_is_known(theirs, turns):
-    goal = Figure(unit="s", better="less", least_ratios={"ours": 1})
-    case = case_of(
-        giving(*20 * [1]), giving(*theirs), turns=3, most_turns=12, figures={"time": goal}
-    )
-    assert found_in(case)["turns"] == turns
-    without_goal = case_of(giving(*20 * [1]), giving(*[1, 3] * 10), turns=3, most_turns=12)
-    assert found_in(without_goal)["turns"] == 3
 
 
 @pytest.mark.parametrize(
@@ -281,34 +266,15 @@ def test_the_mlflow_run_has_medians_worst_numbers_and_ratios(tmp_path, monkeypat
     assert [artifact.path for artifact in artifacts] == ["report.json"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "seconds", "rows", "efficiencies"),
-    [("weak", 12.5, 180, (0.8, 0.9)), ("strong", 6.25, 180, (0.8, 0.9))],
-)
-def test_scaling_efficiency_is_quoted_where_each_rank_has_a_core(
-    monkeypatch, kind, seconds, rows, efficiencies
-):
-    figures = {"time": SECONDS, "speed": RATE, "accuracy": Figure(unit="", better="more")}
+def test_no_scaling_efficiency_is_quoted_where_ranks_share_cores(monkeypatch):
+    def facts(cores: int) -> Mapping[str, Any]:
+        monkeypatch.setattr(report, "machine", lambda: {"physical_cores": cores})
+        return part_report({}, [found_in(case_of(giving(1), facts={"ranks": 2}))])["cases"][0][
+            "facts"
+        ]
 
-    def case(ranks: int, seconds: float, rows: float) -> Case:
-        return Case(
-            name=f"{ranks} ranks",
-            figures=figures,
-            ours={"ours": lambda: {"time": seconds, "speed": rows, "accuracy": 0.5}},
-            facts={"ranks": ranks, "scaling": kind, scaling.ONE_RANK: "1 ranks"},
-        )
-
-    def facts(cores: int) -> list[Mapping[str, Any]]:
-        monkeypatch.setattr(scaling, "machine", lambda: {"physical_cores": cores})
-        cases = [found_in(case(1, 10, 100)), found_in(case(2, seconds, rows))]
-        return [one["facts"] for one in part_report({}, cases)["cases"]]
-
-    assert facts(2)[1]["scaling_efficiency"] == {
-        "time": {"ours": pytest.approx(efficiencies[0])},
-        "speed": {"ours": pytest.approx(efficiencies[1])},
-    }
-    assert facts(1)[1]["scaling_efficiency"] == "not quoted: 2 ranks share 1 physical cores"
-    assert "scaling_efficiency" not in facts(1)[0]
+    assert facts(2) == {"ranks": 2}
+    assert facts(1)["scaling_efficiency"] == "not quoted: 2 ranks share 1 physical cores"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,9 @@
-"""Measures what many runs in one session, and ranks that print much, cost."""
+"""What many runs in one session leave, and what ranks that print much cost.
+
+``make endurance N=40``: after so many runs the driver must have no more threads than before, and
+every line of ranks that print 5 MB a second is shown or told as not shown. It prints the growth,
+and the speed beside that of ranks that print nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,66 +13,25 @@ import gc
 import io
 import itertools
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import psutil
-
 from benchmarks.ranks.faulty_ranks import RANKS, healthy_run
-from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import Option
+
 from sparkdl_runner.jobs.spark.session import start_spark
 
-HELP = "many runs in one session, and much output"
 _SETTLING_SECONDS, _LINES_PER_SECOND = 5.0, 5000
-LESS = Figure(unit="", better="less")
-
-OPTIONS = (
-    Option("backends", ["horovod", "torch"]),
-    Option("runs", 40, quick=5, help="runs in a row"),
-    Option("rounds", 3, quick=1, help="of two trainings each"),
-    Option("seconds", 5.0, quick=3, help="of each training of a round"),
-)
 
 
-def cases(arguments: argparse.Namespace) -> Iterator[Case]:
-    """The growth of a driver with many runs, and the cost of much output."""
-    spark = start_spark("endurance benchmark", slots=RANKS)
-    backends = itertools.cycle(arguments.backends)
-    for _ in range(max(2, arguments.runs // 10)):  # Until the driver is warm.
-        healthy_run(next(backends))
-    yield Case(
-        name=f"{arguments.runs} runs in a session",
-        figures={
-            "file descriptors left": LESS,
-            "threads left": Figure(unit="", better="less", bound=0),
-            "memory left": Figure(unit="MB", better="less"),
-        },
-        ours={"ours": partial(_left_by, arguments.runs, backends)},
-        facts={"ranks": RANKS},
-    )
-    yield Case(
-        name="ranks that print",
-        figures={
-            "speed": Figure(unit="steps/s", better="more"),
-            "lines not shown": LESS,
-        },
-        ours={"5 MB/s each": partial(_train, arguments.seconds, _LINES_PER_SECOND)},
-        peers={"nothing": partial(_train, arguments.seconds, 0)},
-        turns=arguments.rounds,
-        facts={"ranks": RANKS, "lines not shown": "their share; their number was told"},
-    )
-    spark.stop()
-
-
-def _left_by(runs: int, backends: Iterator[str]) -> dict[str, float]:
+def left_by(runs: int, backends: Iterator[str]) -> dict[str, float]:
     """The driver's growth with so many runs."""
     before = _held()
     for _ in range(runs):
         healthy_run(next(backends))
-    after = _held(before["threads left"])
+    after = _held(before["threads"])
     return {name: after[name] - before[name] for name in before}
 
 
@@ -79,13 +43,13 @@ def _held(threads: float = 0) -> dict[str, float]:
         time.sleep(0.05)
     process = psutil.Process()
     return {
-        "file descriptors left": process.num_fds(),
-        "threads left": threading.active_count(),
-        "memory left": process.memory_info().rss / 1e6,
+        "file descriptors": process.num_fds(),
+        "threads": threading.active_count(),
+        "MB": process.memory_info().rss / 1e6,
     }
 
 
-def _train(seconds: float, lines_per_second: int) -> dict[str, float]:
+def train(seconds: float, lines_per_second: int) -> dict[str, float]:
     """How fast ranks train that print so much each, and what became of the lines.
 
     Raises:
@@ -101,7 +65,7 @@ def _train(seconds: float, lines_per_second: int) -> dict[str, float]:
     dropped = sum(map(int, re.findall(r"(\d+) lines of rank \d", told.getvalue())))
     if sum(shown.lines) + dropped < printed:
         raise RuntimeError(f"of {printed} lines {sum(shown.lines)} were shown, {dropped} told of")
-    return {"speed": steps / seconds, **({"lines not shown": dropped / printed} if printed else {})}
+    return {"steps/s": steps / seconds, "lines not shown": dropped, "of": printed}
 
 
 class _Terminal(io.StringIO):
@@ -146,3 +110,31 @@ def _training() -> Callable[..., tuple[int, int]]:
                 return steps, int(over[1])
 
     return train
+
+
+def main() -> None:
+    """Runs both, and exits with 1 if threads were left."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=40, help="runs in a row")
+    parser.add_argument("--rounds", type=int, default=3, help="of two trainings each")
+    parser.add_argument("--seconds", type=float, default=5, help="of each training of a round")
+    parser.add_argument("--backends", nargs="+", default=["horovod", "torch"])
+    arguments = parser.parse_args()
+    spark = start_spark("endurance", slots=RANKS)
+    try:
+        backends = itertools.cycle(arguments.backends)
+        for _ in range(max(2, arguments.runs // 10)):  # Until the driver is warm.
+            healthy_run(next(backends))
+        left = left_by(arguments.runs, backends)
+        print(f"{arguments.runs} runs left: {left}", flush=True)
+        for _ in range(arguments.rounds):
+            for lines in (_LINES_PER_SECOND, 0):
+                told = train(arguments.seconds, lines)
+                print(f"ranks that print {lines} lines/s: {told}", flush=True)
+    finally:
+        spark.stop()
+    sys.exit(1 if left["threads"] > 0 else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,8 @@
 """Whether a slow rank is named while it trains, and no rank of a healthy training is.
 
 Healthy trainings run beside two busy loops, so that their ranks share the cores. For the others a
-control group gives one rank half of a core (root alone can make one). ``named rightly`` is 1 if the
-slowed rank, and no other, was named.
+control group gives one rank half of a core. A slowed rank must be named, within a hundred steps,
+and no other. ``make slow-rank N=50`` takes some seconds a training and needs root.
 """
 
 from __future__ import annotations
@@ -10,100 +10,64 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
-from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import Option
 from sparkdl_runner import DistributedRunner, RunConfig
 
-HELP = "whether a slow rank is named, and no rank of a healthy training is"
 RANKS, ROWS, SLOW_RANK, MOST_STEPS, BUSY_LOOPS = 2, 256, 1, 100, 2
 _BUSY_LOOP = [sys.executable, "-c", "while True: pass"]
-STEP = Figure(unit="ms", better="less")
-
-OPTIONS = (
-    Option("healthy", 4, quick=1, help="healthy trainings"),
-    Option("slowed", 3, quick=1, help="trainings with a slowed rank"),
-    Option("steps", 200, help="steps of each"),
-)
 
 
-def cases(arguments: argparse.Namespace) -> Iterator[Case]:
-    """Healthy trainings, and slowed ones."""
-    facts = {
-        "ranks": RANKS,
-        "batch of a rank": ROWS,
-        "global batch": RANKS * ROWS,
-        "half a core": "given" if _can_make_groups() else "not measured: no control group here",
-    }
-    yield Case(
-        name=f"healthy, beside {BUSY_LOOPS} busy loops",
-        figures={"a step": STEP, "ranks named": Figure(unit="", better="less", bound=0)},
-        ours={"ours": partial(_measure_healthy, arguments.steps)},
-        turns=arguments.healthy,
-        facts=facts,
-    )
-    if not _can_make_groups():
-        return
-    yield Case(
-        name="a rank has half a core",
-        figures={
-            "a step": STEP,
-            "named rightly": Figure(unit="", better="more", bound=1),
-            "named after": Figure(unit="steps", better="less", bound=MOST_STEPS),
-        },
-        ours={"ours": partial(_measure_slowed, arguments.steps)},
-        turns=arguments.slowed,
-        facts=facts,
-    )
-
-
-def _measure_healthy(steps: int) -> dict[str, float]:
+def healthy(steps: int) -> bool:
+    """Trains beside busy loops; whether no rank was named."""
     loops = [subprocess.Popen(_BUSY_LOOP) for _ in range(BUSY_LOOPS)]
     try:
-        seconds, named = _trained(steps, None)
+        return not _named(steps, None)
     finally:
         for loop in loops:
             loop.kill()
             loop.wait()
-    return {"a step": seconds / steps * 1000, "ranks named": len(named)}
 
 
-def _measure_slowed(steps: int) -> dict[str, float]:
+def slowed(steps: int) -> bool:
+    """Trains with a rank of half a core; whether it, and no other, was named in time.
+
+    Raises:
+        OSError: No control group can be made here.
+    """
     with _half_a_core() as group:
-        seconds, named = _trained(steps, str(group))
-    is_right = bool(named) and all(text.startswith(f"rank {SLOW_RANK} ") for _, text in named)
-    after = {"named after": named[0][0]} if is_right else {}
-    return {"a step": seconds / steps * 1000, "named rightly": float(is_right), **after}
+        named = _named(steps, str(group))
+    are_right = all(text.startswith(f"rank {SLOW_RANK} ") for _, text in named)
+    return bool(named) and are_right and named[0][0] <= MOST_STEPS
 
 
-def _trained(steps: int, group: str | None) -> tuple[float, list[tuple[int, str]]]:
-    """Trains; returns the seconds, and at which steps which rank was named."""
+def _named(steps: int, group: str | None) -> list[tuple[int, str]]:
+    """Trains, and returns at which step which rank was named."""
     with tempfile.TemporaryDirectory(prefix="slow-rank-") as folder:
         path = Path(folder) / "events.jsonl"
         config = RunConfig(tracking=False, events=str(path))
         runner = DistributedRunner(num_proc=-RANKS, backend="torch", run_config=config)
         seconds = runner.run(_train, steps, group)
         events = [json.loads(line) for line in path.read_text().splitlines()]
+    print(f"  {seconds / steps * 1000:.1f} ms a step", flush=True)
     named, step = [], 0
     for event in events:
         step = event.get("step") or step
         if event["event"] == "slow_ranks" and event["message"].startswith("rank "):
             named.append((step, event["message"]))
             print(f"  step {step}: {event['message']}", flush=True)
-    return seconds, named
+    return named
 
 
 def _train(steps: int, group: str | None) -> float:
     """Trains a network of three layers by DistributedDataParallel; returns the seconds it took."""
-    import time
-
     import torch
     import torch.distributed as dist
 
@@ -127,14 +91,6 @@ def _train(steps: int, group: str | None) -> float:
     return time.perf_counter() - began
 
 
-def _can_make_groups() -> bool:
-    try:
-        with _half_a_core():
-            return True
-    except OSError:
-        return False
-
-
 @contextmanager
 def _half_a_core() -> Iterator[Path]:
     """A control group, of version 2 or 1, whose processes have half of a core.
@@ -155,3 +111,26 @@ def _half_a_core() -> Iterator[Path]:
     finally:
         with suppress(OSError):
             group.rmdir()
+
+
+def main() -> None:
+    """Runs all trainings, and exits with 1 if one was told wrongly."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--healthy", type=int, default=50, help="healthy trainings")
+    parser.add_argument("--slowed", type=int, default=20, help="trainings with a slowed rank")
+    parser.add_argument("--steps", type=int, default=200, help="of each training")
+    arguments = parser.parse_args()
+    # An exception, so that the busy loops and the control group go.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    wrong = 0
+    for kind, count in ((healthy, arguments.healthy), (slowed, arguments.slowed)):
+        for number in range(1, count + 1):
+            is_right = kind(arguments.steps)
+            wrong += not is_right
+            print(f"{kind.__name__} {number}: {'right' if is_right else 'WRONG'}", flush=True)
+    print(f"{arguments.healthy + arguments.slowed} trainings, {wrong} of them wrong")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,11 +1,13 @@
-"""One attempt of so many simulated ranks, for the scale benchmark: prints its figures as JSON.
+"""The driver with thousands of simulated ranks, eight on each host.
 
-``python -m benchmarks.ranks.scale_driver JSON``: the arguments of ``attempt_of``. The driver's
-classes are the real ones; its memory and processor time are this process's own.
+The driver's classes and the messages are the real ones; the agents are simulated, many in a
+process, and start no workers. ``make simulated-ranks N=4096`` prints what the driver took for so
+many, in processor time, memory and by the clock, until the failure of one was told.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -15,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ranks.processes import module_command, module_environment
 from sparkdl_runner import __version__
 from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.launch.config import RunConfig
@@ -48,10 +49,9 @@ class SimulatedGang(Gang):
         )
         self.server.watch = self.watch
         self.has_ended = threading.Event()
-        command = module_command("ranks.scale_agents")
+        command = [sys.executable, "-m", "simulated_agents"]
         self.agents = [
-            subprocess.Popen(command, env=module_environment(), stdin=subprocess.PIPE, text=True)
-            for _ in range(processes)
+            subprocess.Popen(command, stdin=subprocess.PIPE, text=True) for _ in range(processes)
         ]
 
     def run(self) -> list[Outcome]:
@@ -112,7 +112,7 @@ def attempt_of(num_proc: int, processes: int, seconds: float) -> dict[str, float
     ]
     cpu = time.process_time()
     assignments_of(peers, backend="torch", attempt=0, version=__version__)
-    figures = {"ranks assigned": time.process_time() - cpu}
+    figures = {"assigning (CPU s)": time.process_time() - cpu}
     gang = SimulatedGang(num_proc, processes)
     try:
         clock, cpu = time.perf_counter(), time.process_time()
@@ -123,12 +123,12 @@ def attempt_of(num_proc: int, processes: int, seconds: float) -> dict[str, float
             if time.perf_counter() - clock > PATIENCE_SECONDS:
                 raise TimeoutError(f"{joined} of {num_proc} ranks have joined")
             time.sleep(0.5)
-        figures["all joined"] = time.perf_counter() - clock
-        figures["joining"] = time.process_time() - cpu
+        figures["all joined (s)"] = time.perf_counter() - clock
+        figures["joining (CPU s)"] = time.process_time() - cpu
         clock, cpu = time.perf_counter(), time.process_time()
         time.sleep(seconds)
         passed = time.perf_counter() - clock
-        figures["watching"] = (time.process_time() - cpu) / passed
+        figures["watching (cores)"] = (time.process_time() - cpu) / passed
         clock, cpu = time.perf_counter(), time.process_time()
         for process in gang.agents:
             gang.say(process, "die")
@@ -137,13 +137,13 @@ def attempt_of(num_proc: int, processes: int, seconds: float) -> dict[str, float
             raise AssertionError("the failure was not heard")
         except RunnerError as error:
             told = str(error)
-        figures["failure told"] = time.perf_counter() - clock
-        figures["telling"] = time.process_time() - cpu
-        figures["error"] = len(told)
+        figures["failure told (s)"] = time.perf_counter() - clock
+        figures["telling (CPU s)"] = time.process_time() - cpu
+        figures["error (characters)"] = len(told)
         figures["cause named"] = float(told.startswith(f"Rank {num_proc // 2} of {num_proc} "))
         # Not getrusage's: that counts what the process that started this one had.
         peak = Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
-        figures["memory"] = int(peak) * 1024 / 1e6
+        figures["memory (MB)"] = int(peak) * 1024 / 1e6
     finally:
         gang.close()
         gang.server.close()
@@ -153,5 +153,17 @@ def attempt_of(num_proc: int, processes: int, seconds: float) -> dict[str, float
     return figures
 
 
+def main() -> None:
+    """Runs one attempt, and exits with 1 if the rank that died was not named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=1024)
+    parser.add_argument("--processes", type=int, default=4, help="of simulated agents")
+    parser.add_argument("--seconds", type=float, default=5, help="of watching")
+    arguments = parser.parse_args()
+    figures = attempt_of(arguments.ranks, arguments.processes, arguments.seconds)
+    print(json.dumps(figures))
+    sys.exit(0 if figures["cause named"] else 1)
+
+
 if __name__ == "__main__":
-    print(json.dumps(attempt_of(**json.loads(sys.argv[1]))))
+    main()

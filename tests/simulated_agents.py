@@ -1,6 +1,6 @@
-"""Many agents in one process, for the scale benchmark: the log channel's protocol, no workers.
+"""Many agents in one process, for ``simulated_ranks``: the log channel's protocol, no workers.
 
-``python -m benchmarks.ranks.scale_agents``: the first line of standard input is JSON with the
+``python -m simulated_agents``: the first line of standard input is JSON with the
 driver's address and the channel's key, and who this process's agents are.
 """
 
@@ -33,7 +33,7 @@ class Agent:
 
     Args:
         peer: Who it is.
-        victim: The rank whose worker dies, at a word from the benchmark.
+        victim: The rank whose worker dies, at a word from the driver's process.
     """
 
     def __init__(self, peer: Peer, key: bytes, victim: int) -> None:
