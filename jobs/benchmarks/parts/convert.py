@@ -26,7 +26,7 @@ from sparkdl_runner.jobs.spark.session import start_spark
 
 HELP = "a DataFrame, beside petastorm's converter"
 SLOTS = 2
-LATER = 3
+LATER = 2
 CALLS = ("first call", "first call, processors", "later call", "later call, processors")
 OURS, OURS_BY_SPARK, PETASTORM = "sparkdl_runner", "sparkdl_runner by Spark alone", "petastorm"
 MODULES = ("sparkdl_runner.data", "petastorm.spark")
@@ -34,7 +34,7 @@ KINDS = {"scalars": "scalar", "strings": "string", "arrays": "array", "ragged": 
 """For each kind which of the loaders' tables it is."""
 
 OPTIONS = (
-    Option("rows", 300_000, quick=50_000, help="of each table"),
+    Option("rows", 200_000, quick=50_000, help="of each table"),
     Option("kinds", ["scalars", "arrays"], quick=["arrays"], choices=list(KINDS)),
     Option("repeat", 2, quick=1, help="sessions of each"),
 )

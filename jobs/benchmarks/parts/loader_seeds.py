@@ -23,7 +23,7 @@ HELP = "the loader's worst seed, beside petastorm"
 RANKS, BATCH_SIZE = 2, 1024
 
 OPTIONS = (
-    Option("seeds", 15, quick=2),
+    Option("seeds", 25, quick=2),
     Option("rows", 1_000_000),
 )
 

@@ -56,8 +56,8 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
                 ours={way: partial(read, way) for way in (REMOTE, CACHED)},
                 peers={LOCAL: partial(read, LOCAL)},
                 turns=arguments.turns,
-                # moto itself is asked in the warm-up alone.
-                warm_ups=1,
+                # moto itself is asked in the warm-up alone. A single turn is but a try.
+                warm_ups=int(arguments.turns > 1),
                 facts={
                     "ranks": arguments.ranks,
                     "batch of a rank": BATCH_SIZE,

@@ -70,7 +70,8 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
             ours={OURS: side(_ours)},
             peers={BY_HAND: side(_by_hand), MLFLOW: side(_spark_udf, Path(folder, "model"))},
             turns=arguments.repeat,
-            warm_ups=1,
+            # A single turn is no figure, but a try.
+            warm_ups=int(arguments.repeat > 1),
             facts={
                 "rows": arguments.rows,
                 "time": "of a table in memory, with warm Python workers; first row: new ones",
@@ -122,9 +123,13 @@ def _by_hand(network: Any) -> _Predict:
                 rows = torch.from_numpy(np.stack(batch.to_numpy()))
                 yield pd.Series(model(rows).squeeze(1).double().numpy())
 
-    kind: Any = functions
-    udf = kind.pandas_udf(predict, "double", kind.PandasUDFType.SCALAR_ITER)
-    return lambda frame: frame.withColumn("prediction", udf("x"))
+    def score(frame: Any) -> Any:
+        # Not once for all turns: it keeps the environment of its workers.
+        kind: Any = functions
+        udf = kind.pandas_udf(predict, "double", kind.PandasUDFType.SCALAR_ITER)
+        return frame.withColumn("prediction", udf("x"))
+
+    return score
 
 
 def _spark_udf(network: Any, path: Path) -> _Predict:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from benchmarks.tables.jpegs import jpegs
 from benchmarks.tables.loader_tables import GROUP_BYTES, lists, write_files
+from benchmarks.tables.loader_tables import TABLES as LOADER_TABLES
 
 _PAGE_ROWS, _MOST_PAGE_ROWS = 100, 20_000
 """Spark looks at the size of a page after so many rows, and ends it after so many."""
@@ -53,10 +54,6 @@ class MemoryTable:
         write_files(groups, folder, keep_footers=False, **settings)
 
 
-def _ints(random: _Random, rows: int) -> dict[str, Any]:
-    return {name: random.integers(0, 1 << 40, rows) for name in "ab"}
-
-
 def _images(random: _Random, rows: int) -> dict[str, Any]:
     pictures = jpegs(500, 375, 64)
     return {"image": [pictures[at] for at in random.integers(0, len(pictures), rows).tolist()]}
@@ -89,7 +86,7 @@ def _encoded(make: Any, rows: int, **reading: Any) -> MemoryTable:
 
 
 TABLES: dict[str, MemoryTable] = {
-    "two_ints": MemoryTable(_ints, 40_000_000, 16, {"batch_size": 1024}),
+    "two_ints": MemoryTable(LOADER_TABLES["int"][0], 40_000_000, 16, {"batch_size": 1024}),
     "jpegs": MemoryTable(
         _images, 10_000, 30_000, {"batch_size": 32, "images": {"image": (64, 64)}}
     ),
