@@ -37,11 +37,13 @@ def slow_server(url: str, delay_seconds: float) -> Iterator[str]:
     from werkzeug.middleware.http_proxy import ProxyMiddleware
 
     target = {"target": url, "host": urlsplit(url).netloc}
-    behind = ProxyMiddleware(NotFound(), {"/": target}, timeout=MOST_SECONDS)
+    proxy = ProxyMiddleware(NotFound(), {"all": target}, timeout=MOST_SECONDS)
 
     def late(environ: dict[str, Any], start_response: Any) -> Any:
         time.sleep(delay_seconds)
-        return behind(environ, start_response)
+        # Called itself, it would pass on only what is below a path, and break letters beyond ASCII.
+        path = environ["PATH_INFO"].encode("latin-1").decode()
+        return proxy.proxy_to(proxy.targets["/all/"], path, "/")(environ, start_response)
 
     with served(late) as front:
         yield front
