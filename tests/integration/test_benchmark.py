@@ -206,8 +206,8 @@ def test_loader_measures_every_engine(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     case = cases_of(tmp_path, "loader")["scalar"]
     sides = case["figures"]["speed"]["sides"]
-    peers = {"petastorm_batched", "petastorm_row", "naive"}
-    assert set(sides) == {"arrow", "arrow_matrix", "decode_only"} | peers, case["unavailable"]
+    peers = {"petastorm_batched", "naive"}
+    assert set(sides) == {"arrow", "decode_only"} | peers, case["unavailable"]
     assert all(one["values"][0] > 0 for one in sides.values())
     assert set(case["figures"]["speed"]["ratios"]["arrow"]) == peers, "decoding alone is no peer"
 
@@ -231,8 +231,20 @@ def test_loader_looks_for_the_worst_case(tmp_path: Path, part: str, arguments: l
     assert not list(tmp_path.glob("tmp*"))
 
 
+def test_remote_reads_every_row_by_few_requests_beside_the_local_disk(tmp_path: Path) -> None:
+    short = ["--tables", "int", "--rows", "4000", "--ranks", "1", "--turns", "1"]
+    done = run_benchmark(tmp_path, "remote", *short)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = values_of(cases_of(tmp_path, "remote")["int"])
+    assert set(found["first epoch"]) == {"remote", "remote, cached", "local"}
+    assert [*found["every row"].values()] == [[1], [1], [1]]
+    assert found["LISTs"] == {"remote": [0], "remote, cached": [0]}
+    assert all(1 <= requests < 4 for (requests,) in found["GETs of a row group"].values())
+    assert not list(tmp_path.glob("benchmark-remote-*"))
+
+
 def test_mixing_counts_the_labels_of_real_batches_beside_a_permutation(tmp_path: Path) -> None:
-    short = ["--rows", "40000", "--row-groups", "64", "--without-spark", "--seeds", "1"]
+    short = ["--rows", "40000", "--row-groups", "64", "--seeds", "1"]
     done = run_benchmark(tmp_path, "mixing", *short)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     cases = cases_of(tmp_path, "mixing")

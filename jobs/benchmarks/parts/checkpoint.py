@@ -27,9 +27,9 @@ SECONDS, RATE = Figure(unit="s", better="less"), Figure(unit="steps/s", better="
 
 OPTIONS = (
     Option("megabytes", 500, quick=100, help="parameters to be saved"),
-    Option("repeat", 5, quick=2, help="saves of each kind"),
-    Option("seconds", 90.0, quick=12, help="training with saves, in all"),
-    Option("every-seconds", 30.0, quick=6, help="between two saves"),
+    Option("repeat", 3, quick=1, help="saves of each kind"),
+    Option("seconds", 60.0, quick=4, help="training with saves, in all"),
+    Option("every-seconds", 30.0, quick=4, help="between two saves"),
     Option("training-megabytes", 100, help="parameters"),
 )
 
@@ -76,31 +76,29 @@ def _waits(folder: Path, arguments: argparse.Namespace) -> Iterator[Case]:
         manager.save(next(steps), model)
         return manager.wait
 
+    def saved(save: Callable[..., Callable[[], Any]], *which: Any) -> dict[str, float]:
+        started = time.perf_counter()
+        wait = save(*which)
+        blocked = time.perf_counter() - started
+        wait()
+        return {"step loop blocked": blocked, "save complete": time.perf_counter() - started}
+
     with background, foreground:
         yield Case(
             name="save",
             figures={"step loop blocked": SECONDS, "save complete": SECONDS},
             ours={
-                "asynchronous save": partial(_saved, partial(ours, background)),
-                "synchronous save": partial(_saved, partial(ours, foreground)),
+                "asynchronous save": partial(saved, ours, background),
+                "synchronous save": partial(saved, ours, foreground),
             },
             peers={
-                "torch.save": partial(_saved, torch_save),
-                "torch's async_save": partial(_saved, torch_async_save),
+                "torch.save": partial(saved, torch_save),
+                "torch's async_save": partial(saved, torch_async_save),
             },
             turns=arguments.repeat,
             warm_ups=1,
             facts={"ranks": 1, "time": "from the call"},
         )
-
-
-def _saved(save: Callable[[], Callable[[], Any]]) -> dict[str, float]:
-    """Calls what begins a save and returns what waits until that is complete."""
-    started = time.perf_counter()
-    wait = save()
-    blocked = time.perf_counter() - started
-    wait()
-    return {"step loop blocked": blocked, "save complete": time.perf_counter() - started}
 
 
 def _speed(folder: Path, arguments: argparse.Namespace) -> Iterator[Case]:

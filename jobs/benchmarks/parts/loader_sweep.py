@@ -20,11 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.ranks.shards import BY_PROCESSOR, FACTS, FIGURES, SPEED, measured
+from benchmarks.ranks.shards import BY_PROCESSOR, FACTS, FIGURES, SPEED, Shard, measured
 from benchmarks.suite.case import Case
 from benchmarks.suite.options import Option
 from benchmarks.tables.loader_tables import TABLES, write_table
-from benchmarks.tables.shard import Shard
 
 HELP = "the loader's worst case: random tables, beside petastorm and a loop by hand"
 SIDES = ("arrow", "naive", "petastorm_batched")
@@ -42,7 +41,7 @@ RandomTable = tuple[dict[str, Any], Shard]
 """How :func:`write_table` is to write it (rows, files, groups, compression), and what is read."""
 
 OPTIONS = (
-    Option("tables", 30, quick=6, help="how many are read"),
+    Option("tables", 20, quick=3, help="how many are read"),
     Option("only", None, type=int, many=True, help="only these of them, from 0"),
     Option("seed", 1, type=int, help="of the random tables"),
 )

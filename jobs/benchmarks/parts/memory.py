@@ -10,8 +10,9 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import nullcontext
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,54 +24,51 @@ from benchmarks.tables.memory_tables import TABLES, MemoryTable
 
 HELP = "the memory of a rank, beside its budget"
 _MIB = 1 << 20
-_DEFAULT_MIB = 512
-_MOST = 1.1
-_NAMES = {"reading": "MiB", "of the budget": "", "epoch": "s"}
+_DEFAULT_MIB, _MOST = 512, 1.1
 FIGURES = {
-    **{name: Figure(unit=unit, better="less") for name, unit in _NAMES.items()},
+    "reading": Figure(unit="MiB", better="less"),
+    "of the budget": Figure(unit="", better="less"),
+    "epoch": Figure(unit="s", better="less"),
     "of what it may take": Figure(unit="", better="less", bound=1),
 }
 
 OPTIONS = (
     Option("tables", list(TABLES), quick=["two_ints", "passages"], choices=list(TABLES)),
-    Option("budgets", [0, 64], quick=[64], type=int, help="MiB; 0: the default"),
+    Option("budgets", [64], type=int, help="MiB; 0: the default"),
     Option("storage", ["local"], choices=["local", "s3"]),
-    Option("scale", 1.0, quick=0.05, help="of the rows of each table"),
-    Option("turns", 1),
+    Option("scale", 0.5, quick=0.05, help="of the rows of each table"),
 )
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """Each table from each storage, with each budget."""
-    for name in arguments.tables:
+    for name, storage in product(arguments.tables, arguments.storage):
         table, rows = TABLES[name], max(1, int(TABLES[name].rows * arguments.scale))
-        for storage in arguments.storage:
-            with ExitStack() as stack:
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / name
-                table.write(folder, rows)
-                place: dict[str, Any] = {"url": str(folder)}
-                if storage == "s3":
-                    store = stack.enter_context(object_store(remembers=False))
-                    place = {"url": store.upload(folder), "storage_options": store.options()}
-                yield Case(
-                    name=f"{name}, {storage}: {rows:,} rows",
-                    figures=FIGURES,
-                    ours={
-                        f"{budget} MiB" if budget else "default": partial(
-                            _read, table, place, budget * _MIB or None
-                        )
-                        for budget in arguments.budgets
-                    },
-                    turns=arguments.turns,
-                    facts={"ranks": 1, "may take": f"{_MOST} of the budget, encoded 20 MiB more"},
-                )
+        with (
+            tempfile.TemporaryDirectory() as temporary,
+            object_store(remembers=False) if storage == "s3" else nullcontext() as store,
+        ):
+            folder = Path(temporary, name)
+            table.write(folder, rows)
+            place: dict[str, Any] = {"url": str(folder)}
+            if store:
+                place = {"url": store.upload(folder), "storage_options": store.options()}
+            names = {
+                budget: f"{budget} MiB" if budget else "default" for budget in arguments.budgets
+            }
+            yield Case(
+                name=f"{name}, {storage}: {rows:,} rows",
+                figures=FIGURES,
+                ours={side: partial(_read, table, place, one) for one, side in names.items()},
+                facts={"ranks": 1, "may take": f"{_MOST} of the budget, encoded 20 MiB more"},
+            )
 
 
-def _read(table: MemoryTable, place: Mapping[str, Any], budget: int | None) -> dict[str, float]:
-    reading = {**table.reading, "memory_budget_bytes": budget, "cache_type": "null"}
-    request = {"work": "ours", "epochs": 1, "arguments": reading, **place}
-    *_, (epoch,) = in_stages([request])
-    asked = budget or _DEFAULT_MIB * _MIB
+def _read(table: MemoryTable, place: Mapping[str, Any], budget_mib: int) -> dict[str, float]:
+    asked = (budget_mib or _DEFAULT_MIB) * _MIB
+    budget = {"memory_budget_bytes": asked if budget_mib else None}
+    arguments = {**table.reading, **budget, "cache_type": "null"}
+    *_, (epoch,) = in_stages([{"work": "ours", "epochs": 1, "arguments": arguments, **place}])
     return {
         "reading": epoch["bytes"] / _MIB,
         "of the budget": epoch["bytes"] / asked,

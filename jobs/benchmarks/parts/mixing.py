@@ -1,7 +1,7 @@
 """How well batches mix a table that is sorted by its label, beside petastorm and a permutation.
 
 Counts the labels of the batches that loaders give in one epoch; each turn is another seed. All
-ranks' loaders are in this process and take turns. Spark writes the table for ``shuffle_seed`` only.
+ranks' loaders are in this process and take turns.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -19,51 +20,44 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.ranks.shards import Shard
 from benchmarks.suite.case import Case, Figure
 from benchmarks.suite.options import Option
 from benchmarks.tables.loader_tables import write_files
-from benchmarks.tables.shard import Shard
 
 HELP = "how well batches of a sorted table mix, beside petastorm"
-LABELS = 10
-DEFAULT, SHUFFLED = "as written by default", "shuffle_seed"
+LABELS, RANKS, BATCH_SIZE = 10, 8, 64
+DEFAULT = "as written by default"
 DEVIATION, SEEN, STEPS = "deviation", "labels in a batch", "batches"
-GOALS = {DEFAULT: (0.0, 0.0), "1,000 row groups": (1 / 1.2, 0.9), SHUFFLED: (0.98, 0.98)}
+GOALS = {DEFAULT: (0.0, 0.0), "1,000 row groups": (1 / 1.2, 0.9)}
 """For each table how many times as good as a permutation's deviation and labels are to be."""
 
 _Batches = Iterator[Any]  # For each step the labels [batch] of each rank.
 
 OPTIONS = (
-    Option("rows", 1_000_000, quick=400000),
-    Option("ranks", 8),
-    Option("batch-size", 64, help="of a rank"),
+    Option("rows", 500_000, quick=200_000),
     Option("row-groups", [64, 1000], quick=[64]),
-    Option("seeds", 3, quick=1),
-    Option("without-spark", False, help="leave shuffle_seed out"),
+    Option("seeds", 6, quick=1),
 )
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """A case for each table."""
     # As Spark writes the table sorted: a file for each core, of one row group each.
-    cores = len(os.sched_getaffinity(0))
-    tables = {DEFAULT: cores} | {f"{one:,} row groups": one for one in arguments.row_groups}
-    tables |= {} if arguments.without_spark else {SHUFFLED: cores}
+    tables = {DEFAULT: len(os.sched_getaffinity(0))}
+    tables |= {f"{one:,} row groups": one for one in arguments.row_groups}
     for name, groups in tables.items():
         with tempfile.TemporaryDirectory() as folder:
-            _write(arguments.rows, groups, Path(folder) / "table")
-            if name == SHUFFLED:
-                _shuffle_by_spark(Path(folder) / "table")
-            yield _case(name, f"{folder}/table", arguments)
+            _write(arguments.rows, groups, Path(folder))
+            yield _case(name, folder, arguments.rows, arguments.seeds)
 
 
-def _case(name: str, folder: str, arguments: argparse.Namespace) -> Case:
-    size, ranks = arguments.batch_size, arguments.ranks
-    shard = Shard(table="sorted", folder=folder, batch_size=size, ranks=ranks)
+def _case(name: str, folder: str, rows: int, turns: int) -> Case:
+    shard = Shard(table="sorted", folder=folder, batch_size=BATCH_SIZE, ranks=RANKS)
 
-    def side(read: Callable[..., _Batches], *what: Any) -> Callable[[], dict[str, float]]:
+    def side(read: Callable[[Shard], _Batches]) -> Callable[[], dict[str, float]]:
         seeds = count(1)
-        return lambda: _counted(read(*what, replace(shard, seed=next(seeds))))
+        return lambda: _counted(read(replace(shard, seed=next(seeds))))
 
     deviation, labels = GOALS.get(name, (1 / 1.2, 0.0))
     return Case(
@@ -73,17 +67,17 @@ def _case(name: str, folder: str, arguments: argparse.Namespace) -> Case:
             SEEN: Figure(unit="", better="more", least_ratios={"arrow": labels}),
             STEPS: Figure(unit="", better="more", least_ratios={"arrow": 1.0}),
         },
-        ours={"arrow": side(_read, "arrow")},
+        ours={"arrow": side(partial(_read, "arrow"))},
         peers={
-            "petastorm_batched": side(_read, "petastorm_batched"),
-            "permutation": side(_permutation, arguments.rows),
+            "petastorm_batched": side(partial(_read, "petastorm_batched")),
+            "permutation": side(partial(_permutation, rows)),
         },
-        turns=arguments.seeds,
+        turns=turns,
         turns_repeat=False,
         facts={
-            "ranks": f"{ranks}, in one process",
-            "batch of a rank": size,
-            "global batch": ranks * size,
+            "ranks": f"{RANKS}, in one process",
+            "batch of a rank": BATCH_SIZE,
+            "global batch": RANKS * BATCH_SIZE,
             DEVIATION: "of a global batch's labels from the table's, mean of an epoch",
         },
     )
@@ -111,23 +105,6 @@ def _write(rows: int, groups: int, folder: Path) -> None:
     ends = [rows * number // files for number in range(files + 1)]
     parts = (whole.slice(begin, end - begin) for begin, end in pairwise(ends))
     write_files(((part, -(-groups // files)) for part in parts), folder, keep_footers=False)
-
-
-def _shuffle_by_spark(folder: Path) -> None:
-    """Converts a folder's files by ``shuffle_seed``, and puts the conversion in their place."""
-    from sparkdl_runner.data import make_spark_converter
-    from sparkdl_runner.jobs.spark.session import start_spark
-
-    source = folder.rename(folder.with_name("source"))
-    spark = start_spark("mixing benchmark", slots=2)
-    try:
-        frame = spark.read.parquet(*map(str, sorted(source.glob("*.parquet"))))
-        cache = f"file://{folder.with_name('cache')}"
-        spark.conf.set("petastorm.spark.converter.parentCacheDirUrl", cache)
-        converter = make_spark_converter(frame, shuffle_seed=7)
-        Path(converter.cache_dir_url.removeprefix("file://")).rename(folder)
-    finally:
-        spark.stop()
 
 
 def _read(engine: str, shard: Shard) -> _Batches:

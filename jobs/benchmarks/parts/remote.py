@@ -1,7 +1,7 @@
 """Loading from an S3 server that is far away, beside loading the same files from the local disk.
 
-The server adds a delay to every request, and may answer some with an error. Ranks are processes of
-their own, which begin each epoch together.
+The server adds a delay to every request. Ranks are processes of their own, which begin each epoch
+together.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.ranks.stages import in_stages
-from benchmarks.servers.object_store import ObjectStore, every, object_store
+from benchmarks.servers.object_store import ObjectStore, object_store
 from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import Option, positive
+from benchmarks.suite.options import Option
 from benchmarks.tables.loader_tables import TABLES, write_table
 
 HELP = "batches from remote storage, beside those from the local disk"
+FILES, BATCH_SIZE, WORKERS, DELAY_SECONDS = 4, 1024, 2, 0.02
 LOCAL, REMOTE, CACHED = "local", "remote", "remote, cached"
 _SPEEDS = ("first epoch", "second epoch", "of a core")
 _REQUESTS = ("GETs of a row group", "GETs to open", "LISTs")
@@ -32,57 +33,54 @@ FIGURES = {
 
 OPTIONS = (
     Option("tables", ["array", "scalar"], quick=["array"], choices=list(TABLES)),
-    Option("rows", 1_000_000, quick=100000),
-    Option("files", 4, help="files of each table"),
-    Option("batch-size", 1024),
+    Option("rows", 500_000, quick=100_000),
     Option("ranks", 2),
     Option("turns", 3, quick=1),
-    Option("workers-count", 2),
-    Option("delay-seconds", 0.02, help="of each request"),
-    Option("fail-one-in", None, type=positive, help="answered by SlowDown"),
 )
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """Each table in each way."""
-    ranks, batch = arguments.ranks, arguments.batch_size
-    facts = {"ranks": ranks, "batch of a rank": batch, "global batch": batch * ranks}
     for table in arguments.tables:
         with (
             tempfile.TemporaryDirectory(prefix="benchmark-remote-") as temporary,
-            object_store(arguments.delay_seconds) as store,
+            object_store(DELAY_SECONDS) as store,
         ):
             folder = Path(temporary) / table
-            write_table(table, folder, rows=arguments.rows, files=arguments.files)
+            write_table(table, folder, rows=arguments.rows, files=FILES)
             store.upload(folder)
-            store.refuses = every(arguments.fail_one_in)
-            read = partial(_read, arguments, store, folder)
+            read = partial(_read, arguments.ranks, store, folder)
             yield Case(
                 name=table,
                 figures=FIGURES,
                 ours={way: partial(read, way) for way in (REMOTE, CACHED)},
                 peers={LOCAL: partial(read, LOCAL)},
                 turns=arguments.turns,
-                # The server behind the front is asked in the warm-up alone.
-                warm_ups=1,
-                facts={**facts, "scaling": "strong", "time": "an epoch, without opening"},
+                # moto itself is asked in the warm-up alone. A single turn is but a try.
+                warm_ups=int(arguments.turns > 1),
+                facts={
+                    "ranks": arguments.ranks,
+                    "batch of a rank": BATCH_SIZE,
+                    "global batch": BATCH_SIZE * arguments.ranks,
+                    "scaling": "strong",
+                    "time": "an epoch, without opening",
+                },
             )
 
 
-def _read(
-    arguments: argparse.Namespace, store: ObjectStore, folder: Path, way: str
-) -> dict[str, float]:
+def _read(ranks: int, store: ObjectStore, folder: Path, way: str) -> dict[str, float]:
     """Two epochs of all ranks in new processes."""
     request = {"work": "ours", "epochs": 2, "url": str(folder)}
     if way != LOCAL:
         request |= {"url": store.url_of(folder), "storage_options": store.options()}
-    reading = {"batch_size": arguments.batch_size, "workers_count": arguments.workers_count}
-    reading |= {"cache_type": "local-disk" if way == CACHED else "null"}
+    reading = {"batch_size": BATCH_SIZE, "workers_count": WORKERS}
     with tempfile.TemporaryDirectory() as cache:
-        reading |= {"cache_location": cache, "shard_count": arguments.ranks}
-        ranks = [{**reading, "cur_shard": rank} for rank in range(arguments.ranks)]
+        caching = {"cache_type": "local-disk" if way == CACHED else "null", "cache_location": cache}
+        shards = [
+            {**reading, **caching, "cur_shard": rank, "shard_count": ranks} for rank in range(ranks)
+        ]
         requests, answers = [], []
-        for stage in in_stages([{**request, "arguments": one} for one in ranks]):
+        for stage in in_stages([{**request, "arguments": one} for one in shards]):
             answers.append(stage)
             requests.append(store.counts.copy())
     opening, first, second = (after - before for before, after in pairwise(requests))

@@ -30,7 +30,7 @@ _PRELOADED = (*PRELOADED, __name__, "sparkdl_runner.data.convert.converter")
 
 OPTIONS = (
     Option("files", [2000, 20_000], quick=[2000]),
-    Option("repeat", 5, quick=2),
+    Option("repeat", 6, quick=2),
 )
 
 
@@ -38,7 +38,10 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """A case for each folder."""
     for files in arguments.files:
         with tempfile.TemporaryDirectory() as folder:
-            _write(Path(folder), files)
+            # With no manifest beside them.
+            for number in range(files):
+                table = pa.table(TABLES["int"][0](np.random.default_rng(number), FILE_ROWS))
+                pq.write_table(table, f"{folder}/part-{number:06}.parquet")
 
             def measured(side: str, folder: str = folder) -> dict[str, float]:
                 return in_fresh_processes(_opened, [(side, folder)], preloaded=_PRELOADED)[0]
@@ -54,13 +57,6 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
                 turns=arguments.repeat,
                 facts={"time": "without imports", "rows of a file": FILE_ROWS, "batch": BATCH_SIZE},
             )
-
-
-def _write(folder: Path, files: int) -> None:
-    """Writes the files, with no manifest beside them."""
-    random, make = np.random.default_rng(0), TABLES["int"][0]
-    for number in range(files):
-        pq.write_table(pa.table(make(random, FILE_ROWS)), folder / f"part-{number:06}.parquet")
 
 
 def _opened(side: str, folder: str) -> dict[str, float]:

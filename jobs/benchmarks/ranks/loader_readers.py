@@ -10,7 +10,6 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,8 @@ import torch
 
 import sparkdl_runner.data.batches.device  # noqa: F401  Imported late, which should not count.
 from benchmarks.ranks.processes import await_others
-from benchmarks.tables.loader_tables import SCALARS
-from benchmarks.tables.shard import THREADS, Shard
+from benchmarks.ranks.shards import THREADS, Shard
+from benchmarks.ranks.stages import status_bytes
 from sparkdl_runner.data.batches.loader import ArrowLoader
 from sparkdl_runner.data.dataset.manifest import Manifest
 
@@ -43,7 +42,7 @@ def read(engine: str, shard: Shard) -> tuple[int, float, float, float, int]:
     batches = ENGINES[engine](shard)
     # Imports leave garbage. Collecting it takes long, and is no side's work: so before the clock.
     gc.collect()
-    rows, first, memory = 0, 0.0, _memory("VmRSS")
+    rows, first, memory = 0, 0.0, status_bytes("VmRSS")
     await_others()
     began, cpu_began = time.perf_counter(), time.process_time()
     ended, cpu_ended = began, cpu_began
@@ -51,13 +50,7 @@ def read(engine: str, shard: Shard) -> tuple[int, float, float, float, int]:
         rows += _rows(batch)
         ended, cpu_ended = time.perf_counter(), time.process_time()
         first = first or ended - began
-    return rows, ended - began, cpu_ended - cpu_began, first, _memory("VmHWM") - memory
-
-
-def _memory(name: str) -> int:
-    """Bytes; unlike getrusage's, of this process alone and not of what it was forked from."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+    return rows, ended - began, cpu_ended - cpu_began, first, status_bytes("VmHWM") - memory
 
 
 def _rows(batch: Mapping[str, Any]) -> int:
@@ -66,7 +59,7 @@ def _rows(batch: Mapping[str, Any]) -> int:
     return len(next(iter(batch.values())))
 
 
-def _arrow(shard: Shard, **more: Any) -> _Batches:
+def _arrow(shard: Shard) -> _Batches:
     filesystem = pyarrow.fs.LocalFileSystem()
     with ArrowLoader(
         Manifest.read(filesystem, shard.folder),
@@ -80,15 +73,14 @@ def _arrow(shard: Shard, **more: Any) -> _Batches:
         workers_count=THREADS,
         tail="uneven",
         ragged=["visits"] if shard.table == "ragged" else [],
-        **more,
     ) as loader:
         yield from loader
 
 
-def _petastorm(shard: Shard, *, by_row: bool) -> _Batches:
+def _petastorm(shard: Shard) -> _Batches:
     from petastorm import make_batch_reader
     from petastorm.errors import NoDataAvailableError
-    from petastorm.pytorch import BatchedDataLoader, DataLoader
+    from petastorm.pytorch import BatchedDataLoader
 
     def batches() -> _Batches:
         try:
@@ -102,11 +94,8 @@ def _petastorm(shard: Shard, *, by_row: bool) -> _Batches:
             )
         except NoDataAvailableError:
             return  # It cuts no row groups: with fewer of them than ranks, some have nothing.
-        with (DataLoader if by_row else BatchedDataLoader)(
-            reader,
-            batch_size=shard.batch_size,
-            shuffling_queue_capacity=QUEUE_ROWS if shard.shuffle else 0,
-        ) as loader:
+        queue = {"shuffling_queue_capacity": QUEUE_ROWS if shard.shuffle else 0}
+        with BatchedDataLoader(reader, shard.batch_size, **queue) as loader:
             yield from loader
 
     return batches()
@@ -119,44 +108,37 @@ def _naive(shard: Shard) -> _Batches:
     all rows. Rows that fill no batch wait for those of the next row group.
     """
     generator = torch.Generator().manual_seed(shard.seed)
-    parts = _parts(shard)
+    parts, size, kind = _parts(shard), shard.batch_size, shard.table
     places = torch.randperm(len(parts), generator=generator).tolist()
-    held: list[dict[str, Any]] = []
-    rows, size = 0, shard.batch_size
-    for place in places if shard.shuffle else range(len(parts)):
-        table = _decoded(parts[place])
-        columns = {name: table.column(name).combine_chunks() for name in table.column_names}
-        order = torch.randperm(len(table), generator=generator) if shard.shuffle else None
-        held.append({name: _shuffled(shard.table, one, order) for name, one in columns.items()})
-        rows += len(table)
-        if rows < size:
-            continue
-        joined = _joined(held)
-        for start in range(0, rows - size + 1, size):
-            yield _batch(joined, start, size, shard.table)
-        left, rows = rows - rows % size, rows % size
-        held = [{name: one[left:] for name, one in joined.items()}]
-    if rows:
-        yield _batch(_joined(held), 0, rows, shard.table)
+    left: list[pa.Table] = []
+    for number, place in enumerate(places if shard.shuffle else range(len(parts)), 1):
+        table = pa.concat_tables([*left, _decoded(parts[place])])
+        count = len(table) if number == len(parts) else len(table) // size * size
+        order = torch.randperm(count, generator=generator) if shard.shuffle else None
+        arrays = {name: table[name][:count].combine_chunks() for name in table.column_names}
+        columns = {name: _shuffled(kind, one, order) for name, one in arrays.items()}
+        for start in range(0, count, size):
+            yield _batch(columns, start, size, kind)
+        left = [table[count:]]
 
 
 _Part = tuple[Path, int, int, int]  # A row group: path, number, and which of its rows.
 
 
 def _parts(shard: Shard) -> list[_Part]:
-    groups = []
+    groups: list[_Part] = []
     for path in sorted(Path(shard.folder).glob("*.parquet")):
         footer = pq.ParquetFile(path).metadata
-        groups += [(path, at, footer.row_group(at).num_rows) for at in range(footer.num_row_groups)]
+        rows = [footer.row_group(at).num_rows for at in range(footer.num_row_groups)]
+        groups += [(path, at, 0, count) for at, count in enumerate(rows)]
     if len(groups) >= shard.ranks:
-        return [(path, at, 0, rows) for path, at, rows in groups[shard.rank :: shard.ranks]]
-    total = sum(rows for _, _, rows in groups)
+        return groups[shard.rank :: shard.ranks]
+    *begins, total = accumulate((rows for *_, rows in groups), initial=0)
     first, last = (total * one // shard.ranks for one in (shard.rank, shard.rank + 1))
-    begins = accumulate((rows for _, _, rows in groups), initial=0)
-    parts = (
+    parts = [
         (path, at, max(first - begin, 0), min(last - begin, rows))
-        for (path, at, rows), begin in zip(groups, begins, strict=False)
-    )
+        for (path, at, _, rows), begin in zip(groups, begins, strict=True)
+    ]
     return [one for one in parts if one[2] < one[3]]
 
 
@@ -174,14 +156,6 @@ def _shuffled(table: str, column: Any, order: torch.Tensor | None) -> Any:
     numbers: Any = torch.from_numpy((column.flatten() if is_array else column).to_numpy())
     numbers = numbers.reshape(len(column), -1) if is_array else numbers
     return numbers if order is None else torch.index_select(numbers, 0, order)
-
-
-def _joined(held: list[dict[str, Any]]) -> dict[str, Any]:
-    if len(held) == 1:
-        return held[0]
-    is_tensor = isinstance(next(iter(held[0].values())), torch.Tensor)
-    join: Any = torch.cat if is_tensor else pa.concat_arrays
-    return {name: join([one[name] for one in held]) for name in held[0]}
 
 
 def _batch(columns: dict[str, Any], start: int, size: int, table: str) -> dict[str, Any]:
@@ -209,9 +183,7 @@ def _decode_only(shard: Shard) -> _Batches:
 
 ENGINES: dict[str, Callable[[Shard], _Batches]] = {
     "arrow": _arrow,
-    "arrow_matrix": partial(_arrow, feature_cols=SCALARS),
-    "petastorm_batched": partial(_petastorm, by_row=False),
-    "petastorm_row": partial(_petastorm, by_row=True),
+    "petastorm_batched": _petastorm,
     "naive": _naive,
     "decode_only": _decode_only,
 }

@@ -7,9 +7,8 @@ is of other formats runs in the environment of the peers.
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterable, Iterator
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +49,11 @@ def _files(request: _Request) -> _Stages:
             return int(request["rows"])
 
         def __getitem__(self, row: int) -> dict[str, Any]:
-            encoded = _content(f"{request['url']}/{row:06}.jpg")
+            encoded = Path(request["url"], f"{row:06}.jpg").read_bytes()
             return _decoded(request["size"], {"image": encoded, "label": row})
 
     yield ()
-    yield from _epochs(request, DataLoader(Files(), shuffle=True, **_options(request)))
+    yield from _epochs(request, DataLoader, Files(), shuffle=True)
 
 
 def _mosaic(request: _Request) -> _Stages:
@@ -74,7 +73,7 @@ def _mosaic(request: _Request) -> _Stages:
         batch_size=request["batch_size"],
         shuffle=True,
     )
-    yield from _epochs(request, DataLoader(dataset, **_options(request)))
+    yield from _epochs(request, DataLoader, dataset)
 
 
 def _litdata(request: _Request) -> _Stages:
@@ -88,7 +87,7 @@ def _litdata(request: _Request) -> _Stages:
     dataset = StreamingDataset(
         request["url"], cache_dir=request["cache"], shuffle=True, transform=transform
     )
-    yield from _epochs(request, StreamingDataLoader(dataset, **_options(request)))
+    yield from _epochs(request, StreamingDataLoader, dataset)
 
 
 def _hugging_face(request: _Request) -> _Stages:
@@ -98,7 +97,7 @@ def _hugging_face(request: _Request) -> _Stages:
     yield ()
     stream = load_dataset(request["url"], split="train", streaming=True)
     stream = stream.shuffle(seed=0, buffer_size=_SHUFFLED)
-    yield from _epochs(request, DataLoader(stream, **_options(request)))
+    yield from _epochs(request, DataLoader, stream)
 
 
 def _torchdata(request: _Request) -> _Stages:
@@ -107,14 +106,11 @@ def _torchdata(request: _Request) -> _Stages:
 
     yield ()
     rows = load_dataset(request["url"], split="train", cache_dir=request["cache"])
-    yield from _epochs(request, StatefulDataLoader(rows, shuffle=True, **_options(request)))
+    yield from _epochs(request, StatefulDataLoader, rows, shuffle=True)
 
 
-def _options(request: _Request) -> dict[str, Any]:
-    return {"batch_size": request["batch_size"], "num_workers": request["workers"]}
-
-
-def _epochs(request: _Request, loader: Any) -> _Stages:
+def _epochs(request: _Request, make: Any, dataset: Any, **more: Any) -> _Stages:
+    loader = make(dataset, batch_size=request["batch_size"], num_workers=request["workers"], **more)
     yield ()
     for _ in range(request["epochs"]):
         yield map(_rows, loader)
@@ -133,22 +129,6 @@ def _decoded(size: int, sample: dict[str, Any]) -> dict[str, Any]:
     image = Image.open(io.BytesIO(sample["image"])).convert("RGB")
     pixels = np.array(image.resize((size, size), Image.Resampling.BILINEAR))
     return {**sample, "image": torch.from_numpy(pixels)}
-
-
-def _content(url: str) -> bytes:
-    if not url.startswith("s3://"):
-        return Path(url).read_bytes()
-    bucket, _, key = url.removeprefix("s3://").partition("/")
-    content: bytes = _s3(os.getpid()).get_object(Bucket=bucket, Key=key)["Body"].read()
-    return content
-
-
-@cache
-def _s3(process: int) -> Any:
-    """A client for each process: they are not made to be forked."""
-    import boto3
-
-    return boto3.client("s3")
 
 
 def _to_ours(request: _Request) -> _Stages:

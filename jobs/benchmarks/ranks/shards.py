@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from benchmarks.ranks.processes import in_fresh_processes
 from benchmarks.suite.case import Figure
-from benchmarks.tables.shard import THREADS, Shard
 
+THREADS = 2  # That decode for a rank, whatever reads.
 SPEED, BY_PROCESSOR = "speed", "by processor time"
 FIRST_BATCH, MEMORY = "first batch", "memory"
 FIGURES = {
@@ -18,14 +20,22 @@ FIGURES = {
 """Of all ranks together the rows by the clock and by a core's time, of the last rank the seconds
 until it has a batch, and of the largest what it takes beyond its imports."""
 FACTS = {"time": "from making a loader to its last batch, without imports", "threads": THREADS}
-_BY_PETASTORM = ("int", "array", "scalar", "sorted")
-READ_BY: dict[str, tuple[str, ...]] = {
-    "petastorm_batched": _BY_PETASTORM,
-    "petastorm_row": _BY_PETASTORM,
-    "arrow_matrix": ("scalar",),
-}
-"""The tables of engines that do not read all: petastorm makes no tensors of lists and texts."""
+_NOT_BY_PETASTORM = ("ragged", "string")
+"""Tables of lists and texts, of which it makes no tensors."""
 PRELOADED = ("benchmarks.ranks.loader_readers", "petastorm.pytorch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """The rows of a table that one rank reads, their order, and the size of its batches."""
+
+    table: str
+    folder: str
+    batch_size: int
+    rank: int = 0
+    ranks: int = 1
+    shuffle: bool = True
+    seed: int = 0
 
 
 def measured(engine: str, *shards: Shard) -> dict[str, float]:
@@ -37,7 +47,7 @@ def measured(engine: str, *shards: Shard) -> dict[str, float]:
     """
     from benchmarks.ranks.loader_readers import read  # It imports what only readers need.
 
-    if shards[0].table not in READ_BY.get(engine, [shards[0].table]):
+    if engine == "petastorm_batched" and shards[0].table in _NOT_BY_PETASTORM:
         return {}
     found = in_fresh_processes(read, [(engine, one) for one in shards], preloaded=PRELOADED)
     rows, seconds, cpu_seconds, first, memory = zip(*found, strict=True)

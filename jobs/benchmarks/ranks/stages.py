@@ -81,15 +81,15 @@ def serve(works: Mapping[str, Work]) -> None:
         del stage  # A loader's processes end with its iterator.
         answer["seconds"] = time.perf_counter() - began
         answer["cpu_seconds"] = cpu_seconds() - used
-        answer["bytes"] = _status("VmHWM") - (base or 0)
+        answer["bytes"] = status_bytes("VmHWM") - (base or 0)
         if base is None:
             Path("/proc/self/clear_refs").write_text("5")  # The peak so far counts no more.
-            base = _status("VmRSS")
+            base = status_bytes("VmRSS")
         print(json.dumps(answer), file=answers, flush=True)
         sys.stdin.readline()
 
 
-def _status(name: str) -> int:
+def status_bytes(name: str) -> int:
     """Bytes of an entry of this process's status: of it alone, unlike getrusage's."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))

@@ -3,50 +3,42 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import itertools
-import logging
 import shutil
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+
+from benchmarks.servers.slow_server import served
 
 BUCKET = "tables"
 _SLOW_DOWN = (503, "SlowDown", "Please reduce your request rate.")
 Refusal = tuple[int, str, str]
 """An error's HTTP status, S3 code and message."""
-_Answer = tuple[int, list[tuple[str, str]], bytes]
-"""Status, headers and content."""
-# Headers of one connection, which are not forwarded.
-_OF_A_LINK = ("transfer-encoding", "content-length", "expect", "connection")
-_LEFT_OUT = ("connection", "date", "server", "transfer-encoding", "content-length")
 
 
 @dataclass(kw_only=True)
 class ObjectStore:
     """A running server.
 
-    Requests pass through a front, which waits, counts and refuses. It remembers what it answered:
-    the server behind it is slow Python, which would take the cores of the readers.
+    moto answers at two addresses. At the second one requests wait, are counted and refused, and
+    what was answered is remembered: moto is slow Python, which would take the cores of the readers.
     """
 
-    behind: str
-    """The server itself, without delays: where to put objects."""
     delay_seconds: float
     refuses: Callable[[int, str, str], Refusal | None] = lambda number, kind, path: None
     """Called with a request's number, from 0, its kind and path; what to answer in its place."""
     url: str = ""
+    behind: str = ""
+    """The address without delays: where to put objects."""
     counts: Counter[str] = field(default_factory=Counter)
     """Requests so far by kind: GET, HEAD, LIST, PUT and so on, and ``refused``."""
     remembers: bool = True
     """Whether a request is answered as it was before; not where several write at once."""
-    _remembered: dict[tuple[str, str, str | None], _Answer] = field(default_factory=dict)
+    _remembered: dict[tuple[str, ...], Any] = field(default_factory=dict)
 
     def options(self, url: str | None = None) -> dict[str, Any]:
         """The arguments of ``pyarrow.fs.S3FileSystem`` to reach the front, or the server itself."""
@@ -93,97 +85,41 @@ def every(count: int | None, refusal: Refusal = _SLOW_DOWN) -> Callable[..., Ref
 
 @contextlib.contextmanager
 def object_store(delay_seconds: float = 0.0, *, remembers: bool = True) -> Iterator[ObjectStore]:
-    """Runs a server and its front in this process, for as long as the context lasts."""
-    from moto.server import ThreadedMotoServer
+    """Runs a server in this process, for as long as the context lasts."""
+    from moto.moto_server import werkzeug_app
 
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    store = ObjectStore(
-        behind=f"http://{host}:{port}", delay_seconds=delay_seconds, remembers=remembers
-    )
-    front = ThreadingHTTPServer(("127.0.0.1", 0), _front(store))
-    front.daemon_threads = True
-    threading.Thread(target=front.serve_forever, daemon=True).start()
-    store.url = f"http://127.0.0.1:{front.server_address[1]}"
-    try:
+    moto = werkzeug_app.DomainDispatcherApplication(werkzeug_app.create_backend_app)
+    store = ObjectStore(delay_seconds=delay_seconds, remembers=remembers)
+    how = {"request_handler": werkzeug_app.MotoRequestHandler}
+    with served(moto, **how) as store.behind, served(_front(store, moto), **how) as store.url:
         yield store
-    finally:
-        front.shutdown()
-        front.server_close()
-        server.stop()
 
 
-def _front(store: ObjectStore) -> type[BaseHTTPRequestHandler]:
-    address = urlsplit(store.behind).netloc
+def _front(store: ObjectStore, moto: Any) -> Callable[..., Any]:
+    from werkzeug.wrappers import Request, Response
+
     numbers = itertools.count()
-    remembered = store._remembered
 
-    class Front(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
+    @Request.application
+    def answer(request: Request) -> Response:
+        is_list = request.method == "GET" and "list-type" in request.args
+        kind = "LIST" if is_list else request.method
+        store.counts[kind] += 1
+        refusal = store.refuses(next(numbers), kind, request.path)
+        time.sleep(store.delay_seconds)
+        if refusal is not None:
+            store.counts["refused"] += 1
+            status, code, message = refusal
+            text = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+            return Response(text, status, content_type="application/xml")
+        key = (request.method, request.full_path, request.headers.get("Range", ""))
+        found: Response | None = store._remembered.get(key)
+        if found is None:
+            found = Response.from_app(moto, request.environ, buffered=True)
+            if kind in ("GET", "HEAD") and store.remembers:
+                store._remembered[key] = found
+            elif kind != "LIST":
+                store.forget()
+        return found
 
-        def do_GET(self) -> None:
-            body = self._body()
-            parts = urlsplit(self.path)
-            is_list = self.command == "GET" and "list-type" in parse_qs(parts.query)
-            kind = "LIST" if is_list else self.command
-            store.counts[kind] += 1
-            refusal = store.refuses(next(numbers), kind, parts.path)
-            time.sleep(store.delay_seconds)
-            if refusal is not None:
-                store.counts["refused"] += 1
-                status, code, message = refusal
-                text = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
-                self._answer(status, [("Content-Type", "application/xml")], text.encode())
-            elif kind in ("GET", "HEAD") and store.remembers:
-                key = (self.command, self.path, self.headers.get("Range"))
-                if key not in remembered:
-                    remembered[key] = self._ask(body)
-                self._answer(*remembered[key])
-            else:
-                if kind != "LIST":
-                    remembered.clear()
-                self._answer(*self._ask(body))
-
-        do_HEAD = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - http.server's names
-
-        def _body(self) -> bytes:
-            if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-                return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            body = b""
-            while size := int(self.rfile.readline().split(b";")[0], 16):
-                body += self.rfile.read(size)
-                self.rfile.readline()
-            while self.rfile.readline().strip():
-                pass
-            return body
-
-        def _ask(self, body: bytes) -> _Answer:
-            behind = http.client.HTTPConnection(address, timeout=60)
-            sent = {k: v for k, v in self.headers.items() if k.lower() not in _OF_A_LINK}
-            behind.request(self.command, self.path, body, sent)
-            answer = behind.getresponse()
-            content = answer.read()
-            headers = [(k, v) for k, v in answer.getheaders() if k.lower() not in _LEFT_OUT]
-            if self.command == "HEAD":
-                headers.append(("Content-Length", answer.getheader("Content-Length", "0")))
-            behind.close()
-            return answer.status, headers, content
-
-        def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
-            self.send_response(status)
-            for name, value in headers:
-                self.send_header(name, value)
-            if "Content-Length" not in dict(headers):  # Of a HEAD it is that of the object.
-                self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if self.command != "HEAD":
-                with contextlib.suppress(ConnectionError):
-                    self.wfile.write(content)
-
-        def log_message(self, *_: Any) -> None:
-            """Says nothing of requests."""
-
-    return Front
+    return answer

@@ -1,54 +1,49 @@
-"""A server that passes everything on to another one, and answers after a delay."""
+"""Servers in this process, and one that passes on all requests, late, to another server."""
 
 from __future__ import annotations
 
 import contextlib
-import http.client
+import logging
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
+
+MOST_SECONDS = 60
+"""Of an answer."""
+
+
+@contextlib.contextmanager
+def served(application: Any, **options: Any) -> Iterator[str]:
+    """The URL of a WSGI application, for as long as the context lasts."""
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = make_server("127.0.0.1", 0, application, threaded=True, **options)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
 
 
 @contextlib.contextmanager
 def slow_server(url: str, delay_seconds: float) -> Iterator[str]:
     """Its URL, for as long as the context lasts, in front of the server at ``url``."""
-    host, port = urlsplit(url).hostname or "", urlsplit(url).port
+    from werkzeug.exceptions import NotFound
+    from werkzeug.middleware.http_proxy import ProxyMiddleware
 
-    class Slow(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    target = {"target": url, "host": urlsplit(url).netloc}
+    proxy = ProxyMiddleware(NotFound(), {"all": target}, timeout=MOST_SECONDS)
 
-        def do_GET(self) -> None:
-            time.sleep(delay_seconds)
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            behind = http.client.HTTPConnection(host, port, timeout=60)
-            headers = {k: v for k, v in self.headers.items() if k.lower() != "host"}
-            behind.request(self.command, self.path, body, {**headers, "Host": f"{host}:{port}"})
-            answer = behind.getresponse()
-            content = answer.read()
-            self.send_response(answer.status)
-            self.send_header("Content-Type", answer.getheader("Content-Type", "text/plain"))
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-            behind.close()
+    def late(environ: dict[str, Any], start_response: Any) -> Any:
+        time.sleep(delay_seconds)
+        # Called itself, it would pass on only what is below a path, and break letters beyond ASCII.
+        path = environ["PATH_INFO"].encode("latin-1").decode()
+        return proxy.proxy_to(proxy.targets["/all/"], path, "/")(environ, start_response)
 
-        do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - http.server's names
-
-        def log_message(self, *_: Any) -> None:
-            """Says nothing of requests."""
-
-    class Front(ThreadingHTTPServer):
-        def handle_error(self, *_: Any) -> None:
-            """Says nothing of clients that have gone: MLflow's end with requests on their way."""
-
-    front = Front(("127.0.0.1", 0), Slow)
-    front.daemon_threads = True
-    threading.Thread(target=front.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{front.server_address[1]}"
-    finally:
-        front.shutdown()
-        front.server_close()
+    with served(late) as front:
+        yield front

@@ -1,4 +1,4 @@
-"""The tables that loaders are measured on."""
+"""The tables that loaders are measured on, and the files of all tables."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-SCALARS = [f"c{index:02}" for index in range(33)]
 LIST_LENGTH = 64  # The longest.
 GROUP_BYTES = 32 << 20
 _Parts = Iterable[tuple[pa.Table, int]]
 
 
 def _array_table(random: np.random.Generator, rows: int) -> dict[str, Any]:
-    return {"x": _lists(np.full(rows, 64), random.random(rows * 64, dtype=np.float32))}
+    return {"x": lists(np.full(rows, 64), random.random(rows * 64, dtype=np.float32))}
 
 
 def _scalar_table(random: np.random.Generator, rows: int) -> dict[str, Any]:
-    columns = {name: random.random(rows, dtype=np.float32) for name in SCALARS}
+    names = [f"c{index:02}" for index in range(33)]
+    columns = {name: random.random(rows, dtype=np.float32) for name in names}
     return {**columns, "label": random.integers(0, 10, rows)}
 
 
@@ -30,7 +30,7 @@ def _int_table(random: np.random.Generator, rows: int) -> dict[str, Any]:
 
 def _list_table(random: np.random.Generator, rows: int) -> dict[str, Any]:
     lengths = random.integers(0, LIST_LENGTH + 1, rows)
-    return {"visits": _lists(lengths, random.integers(0, 1 << 40, lengths.sum()))}
+    return {"visits": lists(lengths, random.integers(0, 1 << 40, lengths.sum()))}
 
 
 def _string_table(random: np.random.Generator, rows: int) -> dict[str, Any]:
@@ -39,7 +39,8 @@ def _string_table(random: np.random.Generator, rows: int) -> dict[str, Any]:
     return {"text": pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(letters))}
 
 
-def _lists(lengths: Any, values: Any) -> pa.ListArray:
+def lists(lengths: Any, values: Any) -> pa.ListArray:
+    """A column of lists of these lengths [rows]."""
     return pa.ListArray.from_arrays(pa.array(_offsets(lengths)), pa.array(values))
 
 
@@ -72,9 +73,12 @@ def write_table(
 
 
 def write_files(
-    parts: _Parts, directory: Path, *, compression: str = "none", keep_footers: bool = True
+    parts: _Parts, directory: Path, *, keep_footers: bool = True, **settings: Any
 ) -> None:
-    """Writes the tables of files, each in so many row groups, a manifest, and all footers again."""
+    """Writes the tables of files, each in so many row groups, a manifest, and all footers again.
+
+    The settings are those of Parquet's writer.
+    """
     import pyarrow.fs
     import pyarrow.parquet as pq
 
@@ -85,7 +89,7 @@ def write_files(
     for table, groups in parts:
         names.append(f"part-{len(names):05}.parquet")
         size = -(-len(table) // groups)
-        pq.write_table(table, directory / names[-1], size, compression=compression)
+        pq.write_table(table, directory / names[-1], size, **{"compression": "none", **settings})
     local = pyarrow.fs.LocalFileSystem()
     manifest = describe_parquet(local, str(directory), names, keep_footers=keep_footers)
     manifest.write(local, str(directory))

@@ -8,15 +8,17 @@ group, whose size is that of the file, has a hundred times its bytes in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from benchmarks.tables.jpegs import jpegs
+from benchmarks.tables.loader_tables import GROUP_BYTES, lists, write_files
+from benchmarks.tables.loader_tables import TABLES as LOADER_TABLES
 
-_GROUP_BYTES = 32 << 20
 _PAGE_ROWS, _MOST_PAGE_ROWS = 100, 20_000
 """Spark looks at the size of a page after so many rows, and ends it after so many."""
 _Random = np.random.Generator
@@ -41,33 +43,15 @@ class MemoryTable:
         return 0 if self.row_bytes else 20 << 20
 
     def write(self, folder: Path, rows: int) -> None:
-        """Writes one file, a row group at a time, and its manifest."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        from sparkdl_runner.data.dataset.describe import describe_parquet
-
-        folder.mkdir(parents=True)
-        random, path, local = (
-            np.random.default_rng(0),
-            folder / "part.parquet",
-            pa.fs.LocalFileSystem(),
-        )
-        group_rows = _GROUP_BYTES // self.row_bytes if self.row_bytes else rows
+        """Writes files of a row group each, and their manifest."""
+        random = np.random.default_rng(0)
+        group_rows = GROUP_BYTES // self.row_bytes if self.row_bytes else rows
+        counts = [min(group_rows, rows - begin) for begin in range(0, rows, group_rows)]
+        groups = ((pa.table(self.make(random, count)), 1) for count in counts)
         settings: dict[str, Any] = {"use_dictionary": False, "write_batch_size": _PAGE_ROWS}
         if not self.row_bytes:  # Places in a dictionary take about a byte each.
             settings = {"data_page_size": _MOST_PAGE_ROWS, "write_batch_size": 1000}
-        schema = pa.table(self.make(random, 1)).schema
-        with pq.ParquetWriter(path, schema, compression="none", **settings) as writer:
-            for begin in range(0, rows, group_rows):
-                made = pa.table(self.make(random, min(group_rows, rows - begin)))
-                writer.write_table(made, row_group_size=group_rows)
-        manifest = describe_parquet(local, str(folder), [path.name])
-        replace(manifest, page_rows=_PAGE_ROWS).write(local, str(folder))
-
-
-def _ints(random: _Random, rows: int) -> dict[str, Any]:
-    return {name: random.integers(0, 1 << 40, rows) for name in "ab"}
+        write_files(groups, folder, keep_footers=False, **settings)
 
 
 def _images(random: _Random, rows: int) -> dict[str, Any]:
@@ -75,46 +59,26 @@ def _images(random: _Random, rows: int) -> dict[str, Any]:
     return {"image": [pictures[at] for at in random.integers(0, len(pictures), rows).tolist()]}
 
 
-def _lists(lengths: Any, values: Any) -> Any:
-    import pyarrow as pa
-
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values))
-
-
 def _documents(random: _Random, rows: int) -> dict[str, Any]:
     """As many documents of each order of magnitude, from 1 to 100,000 tokens."""
     lengths = np.exp(random.uniform(0, np.log(100_000), rows)).astype(np.int64).clip(1, 100_000)
-    return {"tokens": _lists(lengths, random.integers(0, 50_000, lengths.sum(), dtype=np.int32))}
+    return {"tokens": lists(lengths, random.integers(0, 50_000, lengths.sum(), dtype=np.int32))}
 
 
 def _passages(random: _Random, rows: int) -> dict[str, Any]:
     """Texts of 2,000 letters, each of which many rows have."""
-    import pyarrow as pa
-
     texts = [random.integers(97, 123, 2_000, dtype=np.uint8).tobytes().decode() for _ in range(400)]
     places = pa.array(random.integers(0, len(texts), rows, dtype=np.int32))
     return {"id": np.arange(rows), "text": pa.DictionaryArray.from_arrays(places, pa.array(texts))}
 
 
-def _masks(random: _Random, rows: int) -> dict[str, Any]:
-    lengths = random.integers(1, 513, rows)
-    return {"mask": _lists(lengths, np.ones(lengths.sum(), dtype=np.int64))}
-
-
 def _token_lists(random: _Random, rows: int) -> dict[str, Any]:
     """Tokenized texts: three lists of 64-bit integers in each row."""
     lengths = random.integers(1, 257, rows)
-    values = {
-        "tokens": random.integers(0, 30_000, lengths.sum()),
-        "types": random.integers(0, 2, lengths.sum()),
-    }
-    values["mask"] = np.ones(lengths.sum(), dtype=np.int64)
-    return {name: _lists(lengths, one) for name, one in values.items()}
-
-
-def _documents_read(**reading: Any) -> MemoryTable:
-    return MemoryTable(_documents, 20_000, 35_000, {"batch_size": 16, **reading})
+    count = lengths.sum()
+    tokens, types = random.integers(0, 30_000, count), random.integers(0, 2, count)
+    values = {"tokens": tokens, "types": types, "mask": np.ones(count, dtype=np.int64)}
+    return {name: lists(lengths, one) for name, one in values.items()}
 
 
 def _encoded(make: Any, rows: int, **reading: Any) -> MemoryTable:
@@ -122,14 +86,18 @@ def _encoded(make: Any, rows: int, **reading: Any) -> MemoryTable:
 
 
 TABLES: dict[str, MemoryTable] = {
-    "two_ints": MemoryTable(_ints, 40_000_000, 16, {"batch_size": 1024}),
+    "two_ints": MemoryTable(LOADER_TABLES["int"][0], 40_000_000, 16, {"batch_size": 1024}),
     "jpegs": MemoryTable(
         _images, 10_000, 30_000, {"batch_size": 32, "images": {"image": (64, 64)}}
     ),
-    "ragged_text": _documents_read(ragged=["tokens"]),
-    "packed_text": _documents_read(pack={"tokens": 4096}),
+    "ragged_text": MemoryTable(
+        _documents, 20_000, 35_000, {"batch_size": 16, "ragged": ["tokens"]}
+    ),
+    "packed_text": MemoryTable(
+        _documents, 20_000, 35_000, {"batch_size": 16, "pack": {"tokens": 4096}}
+    ),
     "passages": _encoded(_passages, 400_000),
-    "masks_ragged": _encoded(_masks, 400_000, ragged=["mask"]),
+    "masks_ragged": _encoded(_token_lists, 400_000, ragged=["mask"], columns=["mask"]),
     "tokens_longest": _encoded(_token_lists, 200_000, pad="longest"),
     "tokens_packed": _encoded(_token_lists, 200_000, pack={"tokens": 4096}, columns=["tokens"]),
 }
