@@ -40,7 +40,7 @@ ifndef BESIDE
 endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-data \
     quick-training quick-others test ready java-classic java-modern test-classic test-modern \
-    test-tensorflow frameworks-today engines-short system system-classic system-modern compat docs site picture lint frameworks fuzz mutants \
+    test-tensorflow frameworks-today engines-short packed others-classic system system-classic system-modern compat docs site picture lint frameworks fuzz mutants \
     random-ends mixed-faults failing-storage slow-rank endurance simulated-ranks foreign foreign-tables engines bench clean first-example release gpu
 
 help:  ## say what there is
@@ -61,7 +61,7 @@ demo: run-$(firstword $(LANE))  ## train on Spark, track in MLflow; BACKEND=horo
 	    --run-config driver_log_verbosity=log_callback_only max_restarts=1 \
 	    $(CHAOS:1=--hyperparameters chaos=true --checkpoint-url build/demo/checkpoints)
 
-on_lanes := $(LANE:%=test-%) $(if $(filter classic,$(LANE)),test-tensorflow engines-short) \
+on_lanes := $(LANE:%=test-%) $(if $(filter classic,$(LANE)),others-classic) \
     $(LANE:%=system-%)
 ifeq ($(ARGS),)
 # Each whole program runs in one lane: all of them in both would take too long.
@@ -89,8 +89,9 @@ quick: setup-classic  ## lint and the unit tests alone, in less than 45 seconds
 quick-data: tests = $(unit_of_data)
 quick-training: tests = $(unit_of_training)
 quick-others: tests = tests/unit $(addprefix --ignore=,$(unit_of_data) $(unit_of_training))
-# Threads of torch's would only wait for one another.
-quick-data quick-training quick-others: export OMP_NUM_THREADS = 1
+# Three processes for two cores: threads of torch's would only wait for one another.
+quick-data quick-training quick-others test-classic test-modern system-classic system-modern: \
+    export OMP_NUM_THREADS = 1
 quick-data quick-training quick-others:
 	@$(call in_lane,classic) -m pytest $(tests) $(ARGS) $(none_is_fine)
 
@@ -119,6 +120,16 @@ system-modern: setup-modern
 system-classic system-modern: system-%: java-%
 	@$(call in_lane,$*) -m pytest -m system tests/system tests/integration \
 	    $(side_by_side) $(ARGS) $(none_is_fine)
+
+# Each uses about one core, and the engines wait for their clusters.
+others-classic: setup-classic
+	@$(MAKE) BESIDE=1 --jobs=3 --output-sync=target engines-short test-tensorflow packed
+
+# All but this project is kept in the user's cache, where the system's tests find it.
+packed: setup-classic
+	@mkdir -p build
+	@conf/pack_environment.sh --python $(venv_classic)/bin/python build/environment.tar.gz
+	@rm build/environment.tar.gz
 
 # TensorFlow is large, and so in an environment of its own on top of the classic lane.
 test-tensorflow: setup-classic

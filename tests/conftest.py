@@ -51,6 +51,9 @@ WHOLE_PROGRAMS = [
         )
     ),
 ]
+# Of their files, those that one process needs longest for: they begin first, so that nothing waits
+# for one alone at the end.
+LONGEST = ("test_docs.py", "test_benchmark.py", "test_whole_system.py", "test_notebooks.py")
 # Tests of a folder share a cluster and a packed environment, whose making takes minutes.
 CLUSTERS = {Path(__file__).parent / "engines", Path(__file__).parent / "system"}
 # pip's pyspark 3.5 comes without a server of Spark Connect.
@@ -71,6 +74,8 @@ os.environ.setdefault(
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks whole programs, and runs in one lane what the other one's packages cannot change.
 
+    The longest files come first.
+
     With $SPARKDL_TEST_SHARED each whole program that could run in both lanes runs in one of them:
     all of them in both would take as long as all the rest.
     """
@@ -80,6 +85,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if os.environ.get("SPARKDL_TEST_SHARED") and not _is_the_share_of_this_lane(item):
                 reason = "the other lane has it: make system runs all in both"
                 item.add_marker(pytest.mark.skip(reason=reason))
+    items.sort(key=lambda item: item.path.name not in LONGEST)
     if IN_CLASSIC_LANE:
         return
     for item in items:

@@ -186,9 +186,9 @@ def test_allreduce_measures_each_size_in_the_same_ranks(tmp_path: Path) -> None:
 
 
 def test_tracking_loses_no_metric(tmp_path: Path) -> None:
-    short = ["--repeat", "1", "--stretch", "50", "--calls", "500"]
+    short = ["--repeat", "1", "--stretch", "50", "--calls", "100"]
     done = run_benchmark(
-        tmp_path, "tracking", *short, "--outage-seconds", "1", "--beside-seconds", "8"
+        tmp_path, "tracking", *short, "--outage-seconds", "1", "--beside-seconds", "4"
     )
     assert done.returncode == 0, done.stdout + done.stderr
     cases = cases_of(tmp_path, "tracking")

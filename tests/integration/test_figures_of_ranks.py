@@ -11,7 +11,7 @@ from sparkdl_runner import DistributedRunner, RunConfig
 from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.rank.world import World
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 
 
 class Files(Reports):

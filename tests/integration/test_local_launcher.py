@@ -88,7 +88,8 @@ def test_unmodified_training_code_ends_with_equal_weights(backend, train):
     assert weights == of_rank_1
 
 
-def test_each_rank_knows_its_world():
+def test_each_rank_knows_its_world(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     told = HorovodRunner(np=-2).run(rank_functions.describe)
     assert [row[:3] for row in told["ranks"]] == [[0, 0, 2], [1, 1, 2]]
     assert {row[4] for row in told["ranks"]} == {os.getpid()}

@@ -11,6 +11,7 @@ import pytest
 
 from sparkdl_runner.tracking.local_store import make_private, make_whole
 
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
 mlflow = pytest.importorskip("mlflow")
 
 

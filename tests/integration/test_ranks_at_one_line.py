@@ -6,6 +6,8 @@ import pytest
 
 from sparkdl_runner import DistributedRunner, RunConfig, WorkerFailedError, WorkerHungError
 
+pytestmark = [pytest.mark.integration, pytest.mark.one_lane]
+
 # Ranks tell of their collectives once they have waited for two seconds.
 CONFIG = RunConfig(tracking=False, hang_timeout_seconds=6)
 

@@ -56,7 +56,8 @@ def test_a_table_is_converted_and_searched(job, tmp_path):
         "backend": "horovod",
         "num_proc": 2,
         "data": {"rows": {"path": f"{tmp_path}/rows"}},
-        "run_config": {"require_collectives": False},
+        # By default a worker without work waits a minute for more of it, and the test for its end.
+        "run_config": {"require_collectives": False, "spare_seconds": 5},
         "tracking": {"tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"},
         "tune": {
             "metric": "height",

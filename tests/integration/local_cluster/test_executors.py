@@ -194,8 +194,8 @@ def test_a_start_that_is_given_up_ends_no_executor(cluster, tmp_path, monkeypatc
     (tmp_path / "sitecustomize.py").write_text(LATE_PYTHON.format(mark=str(mark)))
     monkeypatch.setitem(context.environment, "PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(start_notices, "FIRST_LOOK_SECONDS", 0.5)
-    monkeypatch.setattr(start_notices, "UNREACHED_SECONDS", 20.0)
-    config = RunConfig(start_timeout_seconds=50)
+    monkeypatch.setattr(start_notices, "UNREACHED_SECONDS", 10.0)
+    config = RunConfig(start_timeout_seconds=26)
     told = (
         r"(?s)1 of 2 ranks have started on .*, and the others have.*started tasks on 127\.0\.0\.1 "
     )
@@ -203,7 +203,7 @@ def test_a_start_that_is_given_up_ends_no_executor(cluster, tmp_path, monkeypatc
         DistributedRunner(num_proc=2, backend="horovod", run_config=config).run(print)
     # It was said before, too.
     assert re.search(
-        r"1 of 2 ranks has not reached the driver at \S+:\d+ 20 s after .* on 127\.0\.0\.1\. ",
+        r"1 of 2 ranks has not reached the driver at \S+:\d+ 10 s after .* on 127\.0\.0\.1\. ",
         capsys.readouterr().err,
     )
     mark.rmdir()
