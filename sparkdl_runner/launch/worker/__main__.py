@@ -75,7 +75,7 @@ def main() -> None:
     else:
         lifeline.die_with_parent(parent_pid)
         parent_pid, agent = os.getpid(), socket.socket(fileno=template_fd)
-        ends = Template(agent, backend, started_with=started_with, load=_import_early).serve()
+        ends = Template(agent, backend, started_with, _import_early).serve()
     guard_pid = lifeline.die_with_agent(ends.lifeline, parent_pid)
     # Child processes must not inherit this: they would hide that it was closed.
     os.set_inheritable(ends.control, False)

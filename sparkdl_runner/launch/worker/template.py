@@ -14,6 +14,7 @@ import select
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 
 from sparkdl_runner.launch.backends import Backend
@@ -25,38 +26,30 @@ from sparkdl_runner.launch.worker.ends import WorkerEnds, command
 REST_SECONDS = 2.0
 
 
+@dataclass
 class Template:
-    """What the template does.
+    """What the template does."""
 
-    Args:
-        agent: The line to its agent.
-        backend: What to import.
-        started_with: The environment before anything was imported.
-        load: Imports modules.
-    """
+    agent: socket.socket
+    """The line to its agent."""
+    backend: Backend
+    """What to import."""
+    started_with: Mapping[str, str]
+    """The environment before anything was imported."""
+    load: Callable[[Iterable[str]], None]
+    """Imports modules."""
 
-    def __init__(
-        self,
-        agent: socket.socket,
-        backend: Backend,
-        *,
-        started_with: Mapping[str, str],
-        load: Callable[[Iterable[str]], None],
-    ) -> None:
-        self._agent = agent
-        self._line = WorkerPipe(agent)
-        self._backend = backend
-        self._started_with = started_with
-        self._load = load
+    def __post_init__(self) -> None:
+        self._line = WorkerPipe(self.agent)
         self._seconds = math.inf  # How long it stays without a worker.
         self._later: list[str] = []
         self._workers: dict[int, int] = {}  # Those that are not reaped, by their pidfds.
         self._waiting = select.poll()
-        self._waiting.register(agent, select.POLLIN)
+        self._waiting.register(self.agent, select.POLLIN)
 
     def serve(self) -> WorkerEnds:
         """Forks workers until nobody wants any. Returns in each worker, with its ends."""
-        self._import(self._backend.imports)
+        self._import(self.backend.imports)
         rest = REST_SECONDS
         try:
             while True:
@@ -70,7 +63,7 @@ class Template:
                 if not ready:
                     self._import([self._later.pop(0)])
                 for file, _ in ready:
-                    if file != self._agent.fileno():
+                    if file != self.agent.fileno():
                         self._tell_end(file)
                     elif (ends := self._obey(self._line.receive()[0])) is not None:
                         return ends
@@ -79,10 +72,10 @@ class Template:
         os._exit(0)
 
     def _import(self, modules: Iterable[str]) -> None:
-        self._load(modules)
+        self.load(modules)
         self._imported = _imported()
-        self._can_fork = _can_fork(self._started_with[lifeline.FAMILY])
-        before, now = self._started_with, os.environ
+        self._can_fork = _can_fork(self.started_with[lifeline.FAMILY])
+        before, now = self.started_with, os.environ
         # A new process would do the same changes to its environment.
         self._changed = {
             name: now.get(name)
@@ -101,7 +94,7 @@ class Template:
                 os.close(file)
             case {"seconds": float(seconds), "for_restart": bool(for_restart)}:
                 self._seconds = seconds
-                more = self._backend.imported_by_trainings if for_restart else ()
+                more = self.backend.imported_by_trainings if for_restart else ()
                 self._later = [module for module in more if module not in sys.modules]
         return None
 
@@ -110,7 +103,7 @@ class Template:
         *files, output = self._line.receive_files(len(WorkerEnds._fields) + 1)
         ends = WorkerEnds(*files)
         is_fresh = self._imported == _imported() and all(
-            self._started_with.get(name) == environment.get(name) for name in self._changed
+            self.started_with.get(name) == environment.get(name) for name in self._changed
         )
         template_pid = os.getpid()
         begun, begins = os.pipe()
@@ -119,17 +112,15 @@ class Template:
             os.setsid()
             os.dup2(output, 1)
             os.dup2(output, 2)
-            self._agent.close()
+            self.agent.close()
             for file in (output, begun, begins, *self._workers):
                 os.close(file)
             if not is_fresh or not self._can_fork:  # It imports by itself, as any new process.
                 for end in ends:
                     os.set_inheritable(end, True)
-                words = command(self._backend.name, template_pid, **ends._asdict())
+                words = command(self.backend.name, template_pid, **ends._asdict())
                 os.execve(words[0], words, environment)  # noqa: S606 - the program is ours
-            lifeline.rename_family(
-                self._started_with[lifeline.FAMILY], environment[lifeline.FAMILY]
-            )
+            lifeline.rename_family(self.started_with[lifeline.FAMILY], environment[lifeline.FAMILY])
             changed = {**environment, **self._changed}
             os.environ.clear()
             os.environ.update({name: text for name, text in changed.items() if text is not None})

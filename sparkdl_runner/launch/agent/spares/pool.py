@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 
 from sparkdl_runner.launch.agent.spares.start_conditions import StartConditions
 from sparkdl_runner.launch.agent.template_process import TemplateProcess, is_possible
@@ -45,25 +46,21 @@ def start_workers(
     Raises:
         OSError: One could not be started; none is left.
     """
-    conditions = StartConditions.now(backend, environment)
-
-    def start(template: TemplateProcess | None = None) -> WorkerProcess:
-        return WorkerProcess(
-            backend=backend,
-            environment=environment,
-            shutdown_grace_seconds=shutdown_grace_seconds,
-            template=template,
-        )
-
+    start = partial(
+        WorkerProcess,
+        backend=backend,
+        environment=environment,
+        shutdown_grace_seconds=shutdown_grace_seconds,
+    )
     workers: list[WorkerProcess] = []
     try:
         with _lock:
-            template = _template(conditions, environment, starts=with_template)
+            template = _template(backend, environment, starts=with_template)
             if template and with_template:
                 template.keep(math.inf, for_restart=may_restart)
         while len(workers) < number:
             try:
-                workers.append(start(template))
+                workers.append(start(template=template))
             except OSError:
                 if template is None:
                     raise
@@ -88,11 +85,11 @@ def keep_template(seconds: float, *, backend: str, environment: Mapping[str, str
         environment: What workers start with.
     """
     with _lock:
-        wanted = StartConditions.now(backend, environment) if seconds else None
-        for conditions in _templates.keys() - {wanted}:
-            _templates.pop(conditions).keep(0)
-        if wanted is not None and (template := _template(wanted, environment, starts=True)):
-            template.keep(seconds)
+        kept = _template(backend, environment, starts=True) if seconds else None
+        for conditions, template in list(_templates.items()):
+            template.keep(seconds if template is kept else 0)
+            if template is not kept:
+                del _templates[conditions]
 
 
 def end_spares() -> None:
@@ -111,16 +108,19 @@ _templates: dict[StartConditions, TemplateProcess] = {}
 
 
 def _template(
-    conditions: StartConditions, environment: Mapping[str, str], *, starts: bool
+    backend: str, environment: Mapping[str, str], *, starts: bool
 ) -> TemplateProcess | None:
     """The template for such workers, which may be started now. Call it with the lock."""
+    if not is_possible() or not (starts or _templates):
+        return None
+    conditions = StartConditions.now(backend, environment)
     template = _templates.get(conditions)
     if template is not None and not template.is_usable:
         del _templates[conditions]  # It ends with its last worker.
         template = None
-    if template is None and starts and is_possible():
+    if template is None and starts:
         with suppress(OSError):  # There is no memory for it, say.
-            template = _templates[conditions] = TemplateProcess(conditions.backend, environment)
+            template = _templates[conditions] = TemplateProcess(backend, environment)
     return template
 
 
