@@ -83,7 +83,10 @@ class TemplateProcess:
     def keep(self, seconds: float, *, for_restart: bool = False) -> None:
         """Has it end once it was without a worker for so long; and import more for a restart."""
         with self._lock, suppress(OSError):  # It has ended.
-            self._line.send_values({"seconds": float(seconds), "for_restart": for_restart})
+            if seconds or self._asked or self._begun:
+                self._line.send_values({"seconds": float(seconds), "for_restart": for_restart})
+            else:
+                self._process.kill()
 
     def reap(self, pid: int) -> None:
         """Lets the kernel give a worker's process id to others."""
@@ -99,7 +102,7 @@ class TemplateProcess:
 
     def join(self) -> None:
         """Waits until it is gone, unless it has workers."""
-        if not self._begun:
+        if not self._asked and not self._begun:
             self._thread.join()
 
     def _hold(self, backend: str, started: Future[subprocess.Popen[bytes]]) -> None:

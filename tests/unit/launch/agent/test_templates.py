@@ -36,9 +36,8 @@ def torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield file
     templates = list(pool._templates.values())
     end_spares()
-    for template in templates:
-        template._thread.join(PATIENCE_SECONDS)
-        assert not template._thread.is_alive()
+    for one in templates:
+        wait_for_end(one)
 
 
 def environment(torch: Path, **more: str) -> dict[str, str]:
@@ -69,6 +68,11 @@ def template() -> TemplateProcess:
     return only
 
 
+def wait_for_end(template: TemplateProcess) -> None:
+    template._thread.join(PATIENCE_SECONDS)
+    assert not template._thread.is_alive()
+
+
 def parents(workers: list[WorkerProcess]) -> set[int]:
     return {psutil.Process(worker.pid).ppid() for worker in workers}
 
@@ -93,7 +97,7 @@ def test_all_workers_and_those_of_the_next_call_share_one_template(torch: Path) 
     held = template()
     keep_template(0, backend="torch", environment=environment(torch))
     assert pool._templates == {}
-    held.join()
+    wait_for_end(held)
     assert is_gone(held.pid)
 
 
@@ -139,7 +143,7 @@ def test_a_template_of_other_conditions_is_left_to_its_workers(torch: Path) -> N
             keep_template(600, backend="torch", environment=environment(torch, OMP_NUM_THREADS="3"))
             assert parents(second) == {template().pid}
             assert not first[0].has_ended()
-    held.join()
+    wait_for_end(held)
 
 
 def test_a_template_that_waited_long_enough_ends_and_the_next_call_starts_another(
@@ -149,7 +153,7 @@ def test_a_template_that_waited_long_enough_ends_and_the_next_call_starts_anothe
     first = template()
     keep_template(0.05, backend="torch", environment=environment(torch))
     assert template() is first
-    first.join()
+    wait_for_end(first)
     with started(1, torch) as workers:
         assert parents(workers) == {template().pid} != {first.pid}
         keep_template(0.05, backend="torch", environment=environment(torch))
@@ -170,7 +174,7 @@ def test_a_template_whose_files_have_changed_starts_new_processes_and_is_replace
             wait_until(lambda: "--control-fd" in psutil.Process(worker.pid).cmdline())
             assert parents(second) == {stale.pid}
             assert parents(third) == {template().pid} != {stale.pid}
-    stale.join()
+    wait_for_end(stale)
 
 
 def test_a_template_that_has_a_thread_starts_new_processes(torch: Path) -> None:
@@ -189,7 +193,7 @@ def test_a_template_that_has_a_thread_starts_new_processes(torch: Path) -> None:
 def test_workers_end_with_their_template_as_if_killed(torch: Path) -> None:
     with started(2, torch) as workers:
         pids = [worker.pid for worker in workers]
-        os.kill(template().pid, signal.SIGKILL)
+        os.kill(template().pid, signal.SIGTERM)
         for worker in workers:
             worker.await_exit()
             worker.kill()
@@ -277,9 +281,10 @@ def test_spares_are_ended_but_not_those_that_have_workers(torch: Path) -> None:
         end_spares()
         assert pool._templates == {}
         assert not worker.has_ended()
-    held.join()
+    wait_for_end(held)
     keep_template(600, backend="torch", environment=environment(torch))
     held = template()
+    os.kill(held.pid, signal.SIGSTOP)
     end_spares()
     assert is_gone(held.pid)
 
