@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
 import random
 import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -67,6 +69,23 @@ def test_what_is_forked_has_random_numbers_of_its_own() -> None:
 
     assert in_a_fork(is_seeded_anew)
     assert np.random.get_state()[1].tolist() == numbers
+
+
+def test_torch_draws_other_numbers_in_what_is_forked_where_it_is_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # In a new process, its generator begins with a number that differs each time.
+    seeded: list[str] = []
+    generator = SimpleNamespace(seed=lambda: seeded.append("torch"))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(default_generator=generator))
+    monkeypatch.delitem(sys.modules, "numpy.random")
+    key = multiprocessing.current_process().authkey
+    try:
+        template._renew_randomness()
+        assert multiprocessing.current_process().authkey != key
+    finally:
+        multiprocessing.current_process().authkey = key
+    assert seeded == ["torch"]
 
 
 def test_the_kernel_shows_another_family_of_what_was_forked(
