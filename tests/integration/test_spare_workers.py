@@ -215,6 +215,25 @@ def test_a_restart_is_forked_from_what_has_imported_for_it(
         assert wait_until_gone("sparkdl_runner.launch.worker"), workers()
 
 
+def test_variables_that_an_import_changes_are_those_of_a_new_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text(
+        "import os\nos.environ['SET'] = 'by an import'\nos.environ.pop('GONE', None)\n"
+        "raise ImportError\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("GONE", "soon")
+    alone = dict(runner(0).run(variables))
+    assert alone["SET"] == "by an import"
+    assert "GONE" not in alone
+    forked = runner().run(lambda: (parent(), variables()))
+    assert dict(forked[1]) == alone
+    assert forked[0] in waiting()
+    monkeypatch.setenv("SET", "by hand")  # As if it was imported with that.
+    assert dict(runner().run(variables)) == alone
+
+
 def test_ranks_of_a_host_share_one_import(light_ranks: None) -> None:
     gang = runner(0, ranks=3)
     (template,) = set(gang.gather(parent))
