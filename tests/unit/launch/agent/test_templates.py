@@ -47,7 +47,12 @@ def environment(torch: Path, **more: str) -> dict[str, str]:
 
 @contextmanager
 def started(
-    number: int, torch: Path, *, with_template: bool = True, **more: str
+    number: int,
+    torch: Path,
+    *,
+    with_template: bool = True,
+    may_restart: bool = False,
+    **more: str,
 ) -> Iterator[list[WorkerProcess]]:
     workers = start_workers(
         number,
@@ -55,6 +60,7 @@ def started(
         environment=environment(torch, **more),
         shutdown_grace_seconds=1.5,
         with_template=with_template,
+        may_restart=may_restart,
     )
     try:
         yield workers
@@ -188,6 +194,24 @@ def test_a_template_that_has_a_thread_starts_new_processes(torch: Path) -> None:
         workers[0].await_exit()
         workers[0].end()
         assert workers[0].exit_code == 0
+
+
+def test_what_trainings_import_next_is_imported_once_ranks_run_that_may_restart(
+    torch: Path,
+) -> None:
+    by = torch.with_name("imported-by")
+    # The first of these modules.
+    torch.with_name("sympy.py").write_text(
+        f"import os, pathlib\npathlib.Path({str(by)!r}).write_text(str(os.getpid()))\n"
+    )
+    with started(1, torch) as first:
+        assert first[0].pid
+    assert not by.exists()
+    with started(1, torch, may_restart=True) as second:
+        wait_until(lambda: by.exists() and bool(by.read_text()))
+        assert int(by.read_text()) == template().pid
+        with started(1, torch, may_restart=True) as third:
+            assert parents([*second, *third]) == {template().pid}
 
 
 def test_workers_end_with_their_template_as_if_killed(torch: Path) -> None:
