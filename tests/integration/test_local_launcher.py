@@ -91,7 +91,8 @@ def test_unmodified_training_code_ends_with_equal_weights(backend, train):
 def test_each_rank_knows_its_world():
     told = HorovodRunner(np=-2).run(rank_functions.describe)
     assert [row[:3] for row in told["ranks"]] == [[0, 0, 2], [1, 1, 2]]
-    assert {row[4] for row in told["ranks"]} == {os.getpid()}
+    (template,) = {row[4] for row in told["ranks"]}
+    assert template != os.getpid()
     assert told["world"]["size"] == told["world"]["local_size"] == 2
     assert told["world"]["backend"] == "horovod"
     assert told["modules"] == ["horovod", "torch"]
