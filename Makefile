@@ -41,7 +41,7 @@ endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-data \
     quick-training quick-others test ready java-classic java-modern test-classic test-modern \
     test-tensorflow frameworks-today engines-short system system-classic system-modern compat docs site picture lint frameworks fuzz mutants \
-    random-ends foreign foreign-tables engines bench clean first-example release gpu
+    random-ends mixed-faults failing-storage foreign foreign-tables engines bench clean first-example release gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -168,6 +168,12 @@ mutants: setup-classic  ## break the code in N small ways, what BASE lacks first
 
 random-ends: setup-classic  ## N runs that log and fail at random moments: is each entry in MLflow once? SEED=2
 	@PYTHONPATH=.:tests:jobs $(call in_lane,classic) -m random_ends --count $(N) --seed $(SEED) $(ARGS)
+
+mixed-faults: setup-classic  ## N faults, one to three at once, in ranks on two hosts: is each told rightly? SEED=2
+	@PYTHONPATH=.:tests:jobs $(call in_lane,classic) -m mixed_faults --count $(N) --seed $(SEED) $(ARGS)
+
+failing-storage: setup-classic  ## N loads of checkpoints while they are saved, and writes that fail; SEED=2
+	@PYTHONPATH=.:tests:jobs $(call in_lane,classic) -m failing_storage --loads $(N) --seed $(SEED) $(ARGS)
 
 foreign: frameworks  ## other people's tests, as ranks and under their own launcher; HOROVOD_SOURCE=… SPARK_SOURCE=… TABLES="folder …"
 	@PYTHONPATH=tests:build/frameworks $(call in_lane,classic) -m foreign $(ARGS)

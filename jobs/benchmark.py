@@ -2,6 +2,7 @@
 
 python jobs/benchmark.py all         # every part, within an hour; --quick: ten minutes
 python jobs/benchmark.py launch      # one part, with its own options
+python jobs/benchmark.py peers       # makes the environment of peers that no lane has
 """
 
 from __future__ import annotations
@@ -14,19 +15,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing
+import traceback
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from benchmarks.parts import PARTS
+from benchmarks.peers.environment import make_environment, peers_versions
 from benchmarks.suite.compare import comparison
+from benchmarks.suite.machine import versions
 from benchmarks.suite.mlflow_run import log
+from benchmarks.suite.options import add_options, complete
 from benchmarks.suite.page import page
 from benchmarks.suite.report import case_report, missed, part_report, suite_report
 from benchmarks.suite.text import text
-from benchmarks.suite.turns import run
+from benchmarks.suite.turns import reason_of, run
 
-ALL = "all"
+ALL, PEERS = "all", "peers"
+MOST_SECONDS = 3600
+"""Of a part, within all."""
 
 
 def main() -> int:
@@ -36,22 +43,28 @@ def main() -> int:
         The exit code: 1 if a goal was missed, or something of ours gave no figure.
     """
     arguments = _parser().parse_args()
-    # An exception, so that the benchmark ends its processes and removes its network namespaces.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    old = json.loads(arguments.compare.read_text()) if arguments.compare else None
+    if arguments.part == PEERS:
+        make_environment()
+        return 0
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
     if arguments.part == ALL:
-        parts = {name: _in_process(name, arguments.quick) for name in arguments.parts}
+        parts = _all(arguments.parts, arguments.quick)
     else:
         parts = {arguments.part: _measured(arguments)}
     command = shlex.join(["python", "jobs/benchmark.py", *sys.argv[1:]])
-    report = suite_report(command, time.strftime("%Y-%m-%d"), parts)
+    libraries = {**versions(), **peers_versions()}
+    report = suite_report(command, time.strftime("%Y-%m-%d"), libraries, parts)
     arguments.output.write_text(json.dumps(report, indent=2, default=str) + "\n")
     html = arguments.output.with_suffix(".html")
-    html.write_text(page(report, old))
+    html.write_text(page(report, arguments.compare))
+    told = [text(report)]
+    if arguments.compare:
+        told.append(comparison(arguments.compare, report))
+    print("\n" + "\n\n".join(told) + f"\n\nWritten to {arguments.output} and {html}")
     if arguments.experiment:
         log(report, arguments.experiment, [arguments.output, html])
-    told = [text(report), *([comparison(old, report)] if old else [])]
-    print("\n" + "\n\n".join(told) + f"\n\nWritten to {arguments.output} and {html}")
     return 1 if missed(report) else 0
 
 
@@ -70,21 +83,58 @@ def _parser() -> argparse.ArgumentParser:
             description=part.__doc__,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        part.add_arguments(one)
+        add_options(one, part.OPTIONS)
     for name, one in subparsers.choices.items():
         output = Path(f"benchmark-{name}.json")
         one.add_argument("--output", type=Path, default=output, help="the JSON file")
-        one.add_argument("--compare", type=Path, metavar="OLD.json", help="an earlier report")
+        one.add_argument("--compare", type=_report, metavar="OLD.json", help="an earlier report")
         one.add_argument("--experiment", metavar="NAME", help="also logs an MLflow run there")
+    subparsers.add_parser(PEERS, help="makes the environment of peers that no lane has")
     return parser
 
 
+def _report(path: str) -> dict[str, Any]:
+    """Reads an earlier report."""
+    try:
+        report: dict[str, Any] = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{path!r} cannot be read: {error}") from error
+    if not isinstance(report.get("parts"), dict):
+        raise argparse.ArgumentTypeError(f"{path!r} is no report of this benchmark")
+    return report
+
+
+def _end(number: int, _: object) -> None:
+    """Ends by an exception, once, so that a benchmark ends its processes and removes its files."""
+    for one in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(one, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Runs the cases of one part, one after another."""
+    """Runs the cases of one part, one after another; an error between two ends them."""
     own = {"part", "output", "compare", "experiment"}
+    complete(arguments, PARTS[arguments.part].OPTIONS)
     settings = {key: value for key, value in vars(arguments).items() if key not in own}
-    with closing(PARTS[arguments.part].cases(arguments)) as cases:
-        return part_report(settings, [case_report(case, run(case)) for case in cases])
+    began, end = time.monotonic(), {}
+    reports: list[dict[str, Any]] = []
+    try:
+        with closing(PARTS[arguments.part].cases(arguments)) as cases:
+            reports += (case_report(case, run(case)) for case in cases if case.sides)
+    except Exception as error:
+        traceback.print_exc()
+        end = {"unavailable": reason_of(error)}
+    seconds = round(time.monotonic() - began)
+    return {**part_report(settings, reports), "seconds": seconds, **end}
+
+
+def _all(names: list[str], quick: bool) -> dict[str, Any]:
+    """Runs parts; once it is interrupted, no more, and what was measured stays."""
+    parts = {name: {**part_report({}, []), "unavailable": "interrupted before"} for name in names}
+    with suppress(KeyboardInterrupt, SystemExit):
+        for name in names:
+            parts[name] = _in_process(name, quick)
+    return parts
 
 
 def _in_process(name: str, quick: bool) -> dict[str, Any]:
@@ -92,16 +142,20 @@ def _in_process(name: str, quick: bool) -> dict[str, Any]:
     print(f"\n{name}", flush=True)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         output = Path(folder) / "part.json"
-        short = PARTS[name].QUICK if quick else []
-        command = [sys.executable, __file__, name, *short, "--output", str(output)]
-        child = subprocess.Popen(command, stdout=sys.stderr)
+        command = [sys.executable, __file__, name, *["--quick"] * quick, "--output", str(output)]
+        # An interrupt comes to this process alone, which then asks the part to end, once.
+        child = subprocess.Popen(command, stdout=sys.stderr, start_new_session=True)
+        end = ""
         try:
-            child.wait()
+            child.wait(MOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            end = f"not done after {MOST_SECONDS:,} seconds"
         finally:
             child.terminate()
             child.wait()
         if not output.exists():
-            return {**part_report({}, []), "unavailable": f"exit code {child.returncode}"}
+            end = end or f"exit code {child.returncode}"
+            return {**part_report({}, []), "unavailable": end}
         part: dict[str, Any] = json.loads(output.read_text())["parts"][name]
         return part
 

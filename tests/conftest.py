@@ -41,7 +41,7 @@ WHOLE_PROGRAMS = [
             *("local_cluster/test_ranks_of_a_task.py", "local_cluster/test_taken_away.py"),
             *("local_master/test_migration.py", "local_master/test_models.py"),
             *("test_benchmark.py", "test_digits.py", "test_docs.py", "test_frameworks.py"),
-            *("test_horovod_estimators.py", "test_readme.py"),
+            *("test_horovod_estimators.py", "test_mixed_faults.py", "test_readme.py"),
         )
     ),
 ]

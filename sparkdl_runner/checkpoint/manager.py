@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,8 @@ from typing import Any
 from sparkdl_runner.base.filesystem import StorageOptions
 from sparkdl_runner.base.whole_number import require_whole
 from sparkdl_runner.checkpoint import peers, stopping
+from sparkdl_runner.checkpoint.copies.memory_copies import MemoryCopies
+from sparkdl_runner.checkpoint.directory.in_memory import InMemory
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import Name, problems_of
 from sparkdl_runner.checkpoint.directory.storage import directory_url, open_storage
@@ -70,6 +73,8 @@ class CheckpointManager:
             for one file that cannot be read, a fifteenth of that; for old checkpoints that cannot
             be removed, a fifth.
         ranks_timeout_seconds: How long rank 0 waits for the other ranks' parts, once it is done.
+        memory_copies: 1 keeps what each rank saves last in its host's memory too, so that a restart
+            of the ranks need not read it from the storage.
         storage_options: As in :func:`~sparkdl_runner.base.filesystem.open_filesystem`.
 
     Raises:
@@ -93,6 +98,7 @@ class CheckpointManager:
         max_failed_saves: int = 3,
         retry_seconds: float = 60.0,
         ranks_timeout_seconds: float = 120.0,
+        memory_copies: int = 0,
         storage_options: StorageOptions | None = None,
     ) -> None:
         self._asynchronous = asynchronous
@@ -106,9 +112,12 @@ class CheckpointManager:
             ranks_timeout_seconds=ranks_timeout_seconds,
         )
         self._storage = open_storage(directory_url(directory), storage_options, retry_seconds)
-        self._saver = Saver(self._storage, retention, policy)
+        if require_whole("memory_copies", memory_copies, least=0) > 1:
+            raise ValueError(f"memory_copies is {memory_copies}; expected 0 or 1.")
         self._snapshots = Snapshots(self._storage, sharded, retention)
         self._schedule = Schedule(every_steps, every_seconds, stop_request.preemption_reason)
+        self._copies = MemoryCopies(is_wanted=memory_copies == 1)
+        self._saver = Saver(self._storage, retention, policy, self._copies)
         self._connected: peers.Peers | None = None
         self._attempt: WriterFence | None = None
         self._restored = False
@@ -222,7 +231,12 @@ class CheckpointManager:
         if target.is_model_alone and self._attempt is None:
             require_training(self._storage, self._peers())
         self._restored = True
-        restored = restore(self._storage, self._peers(), target)
+        self._storage.copies = self._copies.found
+        try:
+            restored = restore(self._storage, self._peers(), target)
+        finally:
+            self._storage.copies = InMemory()
+        self._copies.hand_on()
         self._resumed_at = restored.step if restored else 0
         if restored is not None:
             self._schedule.note(restored.step)
@@ -271,6 +285,8 @@ class CheckpointManager:
             self.wait()
         finally:
             self._finalizer.detach()
+            # An error is on its way, of the training or of the last save: a restart may come.
+            self._copies.close(is_over=sys.exc_info()[0] is None)
             self._snapshots.let_go()
             self._stop_listening()
             self._schedule.close()

@@ -10,6 +10,7 @@ _ROOT = Path("/sys/fs/cgroup")
 _FILES = ("memory.events", "memory.oom_control", "cpu.max", "cpu.cfs_quota_us")
 """One of them is in each control group but the host's own, of version 2 or 1."""
 _QUOTA = ("quota", "period")
+_USED = ("memory.current", "memory.usage_in_bytes")
 _LIMITS = ("memory.max", "memory.limit_in_bytes")
 # Version 1 says "no limit" by a number beyond any host's memory.
 _NO_LIMIT = 1 << 60
@@ -27,6 +28,22 @@ def limit_bytes() -> int | None:
     """
     limits = [limit for group in _groups() if (limit := _limit(group)) is not None]
     return min(limits, default=None)
+
+
+def free_bytes() -> int | None:
+    """How far this process's control group is from its memory limit; None if there is no limit.
+
+    Cached pages of files that nobody reads count as free.
+    """
+    free = []
+    for group in _groups():
+        with suppress(OSError, ValueError, StopIteration):
+            used = next(name for name in _USED if (group / name).exists())
+            told = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            files = int(told.get("total_inactive_file", told.get("inactive_file", 0)))
+            if (limit := _limit(group)) is not None:
+                free.append(max(0, limit - int((group / used).read_text()) + files))
+    return min(free, default=None)
 
 
 def cpu_limit() -> float | None:

@@ -6,8 +6,8 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks.parts import goodput
@@ -39,76 +39,46 @@ def test_every_file_beside_it_is_a_job_and_has_help(job: Path) -> None:
     assert done.stdout.startswith(f"usage: {job.name} ")
 
 
+def sides_of(report: dict[str, Any], part: str, case: int, figure: str) -> dict[str, list[float]]:
+    """The numbers of each side for one figure, of each turn."""
+    sides = report["parts"][part]["cases"][case]["figures"][figure]["sides"]
+    return {side: one["values"] for side, one in sides.items()}
+
+
 def test_scale_runs_simulated_ranks_to_the_failure_of_one(tmp_path: Path) -> None:
     few = ["--ranks", "256", "512", "--processes", "1", "--seconds", "0.1", "--repeat", "1"]
     done = run_benchmark(tmp_path, "scale", *few)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "benchmark-scale.json").read_text())
-    assert report["names_the_cause"]
-    # Ranks that failed alike are told in one line, whatever their number.
-    assert max(one["error_characters"] for one in report["results"].values()) < 1500
-    assert set(report["exponents"]) == set(report["results"]["512"])
-    assert (tmp_path / "benchmark-scale.png").stat().st_size > 0
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
-def test_faults_over_two_hosts_are_told_rightly_and_leave_nothing(tmp_path: Path) -> None:
-    # This seed draws the death of a rank alone.
-    one = ["--only", "none", "--mixed", "1", "--seed", "1", "--backends", "horovod"]
-    done = run_benchmark(tmp_path, "faults", *one)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (result,) = json.loads((tmp_path / "benchmark-faults.json").read_text())["results"]
-    assert result["fault"] == "kill"
-    assert result["is_correct"], result
-    assert result["left"] == []
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
-def test_a_benchmark_that_is_asked_to_end_takes_its_hosts_along(tmp_path: Path) -> None:
-    command = [sys.executable, str(JOB), "faults", "--only", "none", "--mixed", "1"]
-    benchmark = subprocess.Popen([*command, "--backends", "horovod"], cwd=tmp_path)
-    try:
-        deadline = time.monotonic() + 300
-        while not (hosts := hosts_of(benchmark)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert hosts
-        benchmark.terminate()
-        assert benchmark.wait(300) == 143
-    finally:
-        benchmark.kill()
-    assert hosts_of(benchmark) == set()
-
-
-def hosts_of(benchmark: subprocess.Popen[bytes]) -> set[str]:
-    """The network namespaces that a benchmark of faults has made."""
-    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
-    name = f"sdf{benchmark.pid % 200 + 20}h"
-    return {line.split()[0] for line in listed.stdout.splitlines() if line.startswith(name)}
+    for case in (0, 1):
+        assert sides_of(report, "scale", case, "cause named") == {"ours": [1]}
+        # Ranks that failed alike are told in one line, whatever their number.
+        assert sides_of(report, "scale", case, "error")["ours"][0] < 1500
+        assert sides_of(report, "scale", case, "all joined")["ours"][0] > 0
 
 
 def test_launch_measures_ours_beside_a_peer(tmp_path: Path) -> None:
-    short = ["--launchers", *OURS, *PEERS, "--repeat", "1", "--output", "figures.json"]
+    """Whether a goal is kept is not for a busy machine's test to say."""
+    short = ["--launchers", *OURS, *PEERS, "--repeat", "1", "--first-calls", "1"]
     done = run_benchmark(tmp_path, "launch", *short)
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads((tmp_path / "figures.json").read_text())
-    assert report["benchmark"] == "launch"
-    assert report["ranks"] == 2
-    assert report["settings"]["repeat"] == 1
+    assert "Written to benchmark-launch.json" in done.stdout, done.stdout + done.stderr
+    report = json.loads((tmp_path / "benchmark-launch.json").read_text())
+    assert report["parts"]["launch"]["settings"]["repeat"] == 1
     assert set(report["versions"]) >= {"python", "pyspark", "torch"}
-    for table in (report["first_call"], report["warm_call"]):
-        assert set(table) == OURS | PEERS
-        peers_median = [table[name]["median"] for name in PEERS if "median" in table[name]]
-        assert peers_median, table
-        for name in OURS:
-            assert len(table[name]["seconds"]) == 1
-            assert table[name]["min"] <= table[name]["median"] <= table[name]["max"]
-            expected = min(peers_median) / table[name]["median"]
-            assert table[name]["times_faster"] == pytest.approx(expected)
-        for name in PEERS:
-            # A peer may not work with the newest of everything; then it says why.
-            assert "seconds" in table[name] or table[name]["unavailable"]
-    for name in OURS | PEERS:
-        assert sum(line.startswith(name) for line in done.stdout.splitlines()) == 2
+    assert len(report["configuration"]) == 64
+    for case in cases_of(tmp_path, "launch").values():
+        assert case["facts"]["ranks"] == 2
+        sides = values_of(case)["call to result"]
+        # A peer may not work with the newest of everything; then it says why.
+        assert set(sides) | set(case["unavailable"]) == OURS | PEERS
+        assert all(len(sides[name]) == 1 for name in OURS)
+        ratios = case["figures"]["call to result"]["ratios"]
+        for peer in PEERS & set(sides):
+            for name in OURS:
+                expected = sides[peer][0] / sides[name][0]
+                assert ratios[name][peer]["median"] == pytest.approx(expected)
+    page = (tmp_path / "benchmark-launch.html").read_text()
+    assert all(page.count(f"<th>{name}</th>") >= 1 for name in OURS)
 
 
 @pytest.mark.parametrize("repeat", ["0", "-1", "many"])
@@ -124,12 +94,13 @@ def test_faults_are_told_right_and_leave_nothing(tmp_path: Path) -> None:
     done = run_benchmark(tmp_path, "faults", *arguments, "--output", "faults.json")
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "faults.json").read_text())
-    assert {one["fault"] for one in report["results"]} == {
-        "raise at start",
-        "kill at start",
-        "exit at start",
-    }
-    assert all(one["is_correct"] for one in report["results"])
+    *struck, healthy = report["parts"]["faults"]["cases"]
+    assert [one["name"] for one in struck] == ["raise at start", "kill at start", "exit at start"]
+    for case, _ in enumerate(struck):
+        assert sides_of(report, "faults", case, "right") == {"torch": [1]}
+        assert sides_of(report, "faults", case, "left") == {"torch": [0]}
+        assert 0 < sides_of(report, "faults", case, "fault to error")["torch"][0] < 60
+    assert healthy["figures"]["right"]["sides"]["torch"]["values"] == [1]
 
 
 def test_goodput_of_a_training_that_was_killed_once(tmp_path: Path) -> None:
@@ -137,9 +108,11 @@ def test_goodput_of_a_training_that_was_killed_once(tmp_path: Path) -> None:
     done = run_benchmark(tmp_path, "goodput", *short, "--launchers", "DistributedRunner")
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "benchmark-goodput.json").read_text())
-    one = report["results"]["DistributedRunner"]
-    assert (one["steps"], one["kills"], len(one["again_seconds"])) == (20, 1, 1)
-    assert 20 * 0.05 / one["wall_seconds"] <= one["goodput"] < 1
+    (case,) = report["parts"]["goodput"]["cases"]
+    found = {name: one["sides"]["DistributedRunner"] for name, one in case["figures"].items()}
+    one = {name: side["values"][0] for name, side in found.items()}
+    assert 20 * 0.05 / one["call to result"] <= one["goodput"] < 1
+    assert one["kill to next step"] == one["slowest of the kills"] > 0
 
 
 def test_goodput_counts_each_step_once(tmp_path: Path) -> None:
@@ -148,12 +121,10 @@ def test_goodput_counts_each_step_once(tmp_path: Path) -> None:
     (tmp_path / "steps-0").write_text("".join([*first, *again, "72 11 21"]))
     assert goodput.figures_of(tmp_path, wall=30.0, struck_at=[8.5]) == {
         "goodput": (5 + 5 * 0.5) / 30,
-        "wall_seconds": 30.0,
-        "steps": 10,
-        "steps_lost": 2,
-        "kills": 1,
-        "again_seconds": [7.5],
-        "median_again_seconds": 7.5,
+        "call to result": 30.0,
+        "steps made again": 2,
+        "kill to next step": 7.5,
+        "slowest of the kills": 7.5,
     }
 
 
@@ -162,108 +133,146 @@ def test_many_runs_and_much_output_are_measured(tmp_path: Path) -> None:
     done = run_benchmark(tmp_path, "endurance", *short, "--output", "figures.json")
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "figures.json").read_text())
-    assert report["growth"]["threads"][0] == report["growth"]["threads"][1]
-    assert report["output"]["lines"] > 0
+    assert sides_of(report, "endurance", 0, "threads left") == {"ours": [0]}
+    assert set(sides_of(report, "endurance", 1, "speed")) == {"5 MB/s each", "nothing"}
+    assert 0 <= sides_of(report, "endurance", 1, "lines not shown")["5 MB/s each"][0] < 1
+
+
+def cases_of(folder: Path, part: str) -> dict[str, Any]:
+    """By name the cases of a part, in the report that its command has written."""
+    report = json.loads((folder / f"benchmark-{part}.json").read_text())
+    return {case["name"]: case for case in report["parts"][part]["cases"]}
+
+
+def values_of(case: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
+    """By figure and side what all turns gave."""
+    return {
+        name: {side: numbers["values"] for side, numbers in figure["sides"].items()}
+        for name, figure in case["figures"].items()
+    }
 
 
 def test_checkpoint_measures_the_wait_and_the_speed(tmp_path: Path) -> None:
     """How much either is, is not for a busy machine's test to say."""
     small = ["--megabytes", "8", "--repeat", "2", "--training-megabytes", "4"]
-    short = ["--seconds", "1", "--every-seconds", "0.5"]
-    done = run_benchmark(tmp_path, "checkpoint", *small, *short, "--output", "figures.json")
+    done = run_benchmark(tmp_path, "checkpoint", *small, "--seconds", "1", "--every-seconds", "0.5")
     assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads((tmp_path / "figures.json").read_text())
-    blocked, training = report["blocked"], report["training"]
-    assert [len(blocked["seconds"][kind]) for kind in ("asynchronous", "synchronous")] == [2, 2]
-    expected = blocked["asynchronous_median"] / blocked["synchronous_median"]
-    assert blocked["share"] == pytest.approx(expected)
-    assert training["saves"] == 2
-    assert training["ratio"] > 0
-    assert "asynchronous save blocks the step loop" in done.stdout
+    cases = cases_of(tmp_path, "checkpoint")
+    waits, speed = values_of(cases["save"]), values_of(cases["training"])
+    blocked, complete = waits["step loop blocked"], waits["save complete"]
+    assert blocked.keys() >= {"asynchronous save", "synchronous save", "torch.save"}
+    for side, seconds in blocked.items():
+        assert len(seconds) == 2
+        assert all(
+            0 < one <= all_of_it for one, all_of_it in zip(seconds, complete[side], strict=True)
+        )
+    assert cases["save"]["unavailable"] == {}
+    for rates in speed.values():
+        assert [len(rates[side]) for side in ("a save every 0.5 s", "without")] == [2, 2]
     assert not list(tmp_path.glob("checkpoint-benchmark-*"))
 
 
-def test_fit_measures_trainer_beside_a_loop_by_hand(tmp_path: Path) -> None:
-    small = ["--rows", "512", "--batch", "32", "--hidden", "16", "--epochs", "2", "--starts", "1"]
-    done = run_benchmark(tmp_path, "fit", *small, "--output", "figures.json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads((tmp_path / "figures.json").read_text())
-    speed, first = report["speed"], report["first_step"]
-    assert [len(speed[name]) for name in ("Trainer", "by hand")] == [2, 2]
-    assert [len(first[name]["seconds"]) for name in ("Trainer", "by hand")] == [1, 1]
-    assert "ratio, median of pairs" in done.stdout
-    assert not list(tmp_path.glob("fit-benchmark-*"))
+def test_train_runs_one_script_here_and_by_the_launchers_of_libraries(tmp_path: Path) -> None:
+    """How fast either is, is not for a busy machine's test to say."""
+    short = ["--other-turns", "1", "--steps", "60"]
+    done = run_benchmark(
+        tmp_path, "train", "--cases", "digits-horovod", "trainer", *short, "--output", "f.json"
+    )
+    assert "Written to f.json" in done.stdout, done.stdout + done.stderr
+    digits, trainer = json.loads((tmp_path / "f.json").read_text())["parts"]["train"]["cases"]
+    assert set(digits["figures"]["loop"]["sides"]) == {"sparkdl-runner run", "horovodrun"}
+    assert set(trainer["figures"]["loop"]["sides"]) == {"Trainer", "by hand"}
+    assert digits["facts"]["batch"] == "64 of a rank, 128 of all"
+    for side in digits["figures"]["accuracy"]["sides"].values():
+        assert 0.5 < side["worst"] <= 1
+    for side in trainer["figures"]["to the first step"]["sides"]:
+        first, command = (
+            trainer["figures"][name]["sides"][side]["median"]
+            for name in ("to the first step", "command")
+        )
+        assert 0 < first < command
+    assert not list(tmp_path.glob("train-benchmark-*"))
+
+
+def test_allreduce_measures_each_size_in_the_same_ranks(tmp_path: Path) -> None:
+    few = ["--libraries", "gloo", "--kibibytes", "1", "256", "--turns", "1", "--most-turns", "1"]
+    done = run_benchmark(tmp_path, "allreduce", *few, "--output", "f.json")
+    assert "Written to f.json" in done.stdout, done.stdout + done.stderr
+    cases = json.loads((tmp_path / "f.json").read_text())["parts"]["allreduce"]["cases"]
+    assert [one["name"] for one in cases] == ["gloo, 1 KiB", "gloo, 256 KiB"]
+    for one in cases:
+        sides = one["figures"]["bus bandwidth"]["sides"]
+        assert set(sides) == {"sparkdl-runner run", "torchrun"}
+        assert all(0 < side["median"] < 1000 for side in sides.values())
+        assert one["facts"]["memcpy (GB/s)"] > 0
 
 
 def test_tracking_loses_no_metric(tmp_path: Path) -> None:
-    short = ["--steps", "400", "--calls", "500", "--outage-seconds", "1", "--beside-seconds", "8"]
-    done = run_benchmark(tmp_path, "tracking", *short, "--output", "figures.json")
+    short = ["--repeat", "1", "--stretch", "50", "--calls", "500"]
+    done = run_benchmark(
+        tmp_path, "tracking", *short, "--outage-seconds", "1", "--beside-seconds", "8"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads((tmp_path / "figures.json").read_text())
-    for part in ("speed", "outage"):
-        assert report[part]["arrived"] == report[part]["said"] > 0
-    assert all(micros > 0 for micros in report["calls"].values())
+    cases = cases_of(tmp_path, "tracking")
+    calls = cases["call with two metrics"]
+    assert calls["unavailable"] == {}
+    assert all(one > 0 for sides in values_of(calls).values() for (one,) in sides.values())
+    wrong = "points lost or doubled"
+    assert values_of(cases["training"])[wrong] == {"every step logged": [0]}
+    assert values_of(cases["the server gone for 1 s"])[wrong] == {"ours": [0]}
 
 
 def test_loader_measures_every_engine(tmp_path: Path) -> None:
-    # Of arrays one engine: the others read them as they read scalars.
-    short = ["--rows", "20000", "--rounds", "1", "--row-loader-rows", "2000", "--ranks", "1"]
-    engines = ["arrow", "arrow_matrix", "petastorm_batched", "petastorm_row", "naive"]
-    for table, options in (("scalar", []), ("array", ["--engines", "arrow"])):
-        output = ["--output", f"{table}.json"]
-        done = run_benchmark(tmp_path, "loader", "--tables", table, *short, *options, *output)
-        assert done.returncode == 0, done.stdout + done.stderr
-        results = json.loads((tmp_path / f"{table}.json").read_text())["results"]
-        read = {one["engine"] for one in results if "skipped" not in one}
-        assert {*engines} <= read if not options else read == {"arrow"}
+    small = ["--rows", "20000", "--repeat", "1", "--ranks", "1", "--tables", "scalar"]
+    done = run_benchmark(tmp_path, "loader", *small)
+    assert done.returncode == 0, done.stdout + done.stderr
+    case = cases_of(tmp_path, "loader")["scalar"]
+    sides = case["figures"]["speed"]["sides"]
+    peers = {"petastorm_batched", "petastorm_row", "naive"}
+    assert set(sides) == {"arrow", "arrow_matrix", "decode_only"} | peers, case["unavailable"]
+    assert all(one["values"][0] > 0 for one in sides.values())
+    assert set(case["figures"]["speed"]["ratios"]["arrow"]) == peers, "decoding alone is no peer"
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("part", "arguments"),
     [
-        ["--sweep-only", "3"],
-        ["--array-seeds", "1", "--array-rows", "4000"],
-        ["--small-files", "2", "4"],
+        ("loader-sweep", ["--only", "3"]),
+        ("loader-seeds", ["--seeds", "1", "--rows", "4000"]),
+        ("small-files", ["--files", "2", "--repeat", "1"]),
     ],
-    ids=lambda arguments: arguments[0],
+    ids=lambda one: one if isinstance(one, str) else "",
 )
-def test_loader_looks_for_the_worst_case(tmp_path: Path, arguments: list[str]) -> None:
-    """Whether a bound is kept is not for a busy machine's test to say."""
-    done = run_benchmark(
-        tmp_path, "loader", *arguments, "--rounds", "1", "--output", "figures.json"
-    )
-    assert "Written to figures.json" in done.stdout, done.stdout + done.stderr
-    report = json.loads((tmp_path / "figures.json").read_text())
-    for one in report["results"]:
-        engines = [one[name] for name in ("ours", "naive", "petastorm") if name in one]
-        steps = [one[name] for name in ("describing", "first batch") if name in one]
-        assert not any("skipped" in engine for engine in engines), one
-        assert all("median" in step for step in steps), one
-        assert engines or steps
+def test_loader_looks_for_the_worst_case(tmp_path: Path, part: str, arguments: list[str]) -> None:
+    """Whether a goal is kept is not for a busy machine's test to say."""
+    done = run_benchmark(tmp_path, part, *arguments)
+    assert f"Written to benchmark-{part}.json" in done.stdout, done.stdout + done.stderr
+    (case,) = cases_of(tmp_path, part).values()
+    assert not case["unavailable"]
+    assert set(case["ours"]) <= set(next(iter(case["figures"].values()))["sides"])
     assert not list(tmp_path.glob("tmp*"))
 
 
 def test_mixing_counts_the_labels_of_real_batches_beside_a_permutation(tmp_path: Path) -> None:
-    short = ["--rows", "40000", "--row-groups", "64", "--without-spark", "--without-petastorm"]
-    done = run_benchmark(tmp_path, "mixing", *short, "--output", "figures.json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = {
-        (one["table"], one["loader"]): one
-        for one in json.loads((tmp_path / "figures.json").read_text())["results"]
-    }
-    permutation = found["64 row groups", "permutation"]
-    assert 9.5 < permutation["labels"] <= 10
-    assert found["64 row groups", "arrow"]["steps"] == permutation["steps"] == 78
-    assert found["as written by default", "arrow"]["labels"] < 5, "few row groups cannot be mixed"
+    short = ["--rows", "40000", "--row-groups", "64", "--without-spark", "--seeds", "1"]
+    done = run_benchmark(tmp_path, "mixing", *short)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    cases = cases_of(tmp_path, "mixing")
+    groups = values_of(cases["64 row groups"])
+    assert 9.5 < groups["labels in a batch"]["permutation"][0] <= 10
+    assert groups["batches"]["arrow"] == groups["batches"]["permutation"] == [78]
+    default = values_of(cases["as written by default"])
+    assert default["labels in a batch"]["arrow"][0] < 5, "few row groups cannot be mixed"
 
 
 def test_memory_is_measured_beside_each_budget(tmp_path: Path) -> None:
     short = ["--tables", "two_ints", "--scale", "0.001", "--budgets", "0", "64"]
     done = run_benchmark(tmp_path, "memory", *short, "--output", "figures.json")
     assert done.returncode == 0, done.stdout + done.stderr
-    results = json.loads((tmp_path / "figures.json").read_text())["results"]
-    assert [one["budget_mib"] for one in results] == [0, 64]
-    assert all(0 < one["share"] < 1.1 for one in results)
+    (case,) = json.loads((tmp_path / "figures.json").read_text())["parts"]["memory"]["cases"]
+    assert case["ours"] == ["default", "64 MiB"]
+    sides = case["figures"]["of the budget"]["sides"]
+    assert all(0 < value < 1.1 for side in case["ours"] for value in sides[side]["values"])
 
 
 def test_memory_of_encoded_tables_is_measured_from_both_storages(tmp_path: Path) -> None:
@@ -271,6 +280,20 @@ def test_memory_of_encoded_tables_is_measured_from_both_storages(tmp_path: Path)
     short = ["--scale", "0.001", "--budgets", "64", "--storage", "local", "s3"]
     done = run_benchmark(tmp_path, "memory", *tables, *short, "--output", "figures.json")
     assert done.returncode == 0, done.stdout + done.stderr
-    results = json.loads((tmp_path / "figures.json").read_text())["results"]
-    assert [one["storage"] for one in results] == ["local", "s3"] * 4
-    assert all(one["is_within"] for one in results)
+    cases = json.loads((tmp_path / "figures.json").read_text())["parts"]["memory"]["cases"]
+    assert [one["name"].split(":")[0] for one in cases] == [
+        f"{table}, {storage}" for table in tables[1:] for storage in ("local", "s3")
+    ]
+    for case in cases:
+        (share,) = case["figures"]["of what it may take"]["sides"]["64 MiB"]["values"]
+        assert 0 < share <= 1
+
+
+def test_a_peer_without_its_environment_says_how_to_make_it(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    short = ["--cases", "text", "--texts", "500", "--turns", "1", "--loaders", "ours", "litdata"]
+    done = run_benchmark(tmp_path, "formats", *short, "--output", "figures.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (case,) = json.loads((tmp_path / "figures.json").read_text())["parts"]["formats"]["cases"]
+    assert all(figure["sides"]["ours"]["values"][0] > 0 for figure in case["figures"].values())
+    assert case["unavailable"]["litdata"].endswith("run python jobs/benchmark.py peers")

@@ -18,6 +18,8 @@ WITHOUT = Path(__file__).parents[1] / "without_linux"
 # What asks for a name of Python's that macOS lacks. Each looks first whether it is there.
 OF_NAMES = {
     "base/cores.py": {"sched_getaffinity"},
+    "checkpoint/copies/holder.py": {"pidfd_open"},
+    "checkpoint/copies/memory_copies.py": {"memfd_create", "pidfd_open"},
     "checkpoint/read/host_reader.py": {"memfd_create"},
     "data/remote/disk_cache.py": {"posix_fallocate"},
     "data/remote/memory_pool.py": {"MADV_HUGEPAGE"},
@@ -37,6 +39,7 @@ OF_FOLDERS = {
     "base/open_file.py",
     "base/processes.py",
     "base/this_host.py",
+    "checkpoint/copies/memory_copies.py",
     "checkpoint/read/host_reader.py",
     "doctor/scripts/host.py",
     "jobs/parsing/yaml_file.py",
@@ -51,6 +54,7 @@ OF_FOLDERS = {
     "launch/worker/template.py",
     "launch/worker/unanswered.py",
     "rank/control_group.py",
+    "rank/restart_memory.py",
 }
 
 

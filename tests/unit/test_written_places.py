@@ -43,6 +43,7 @@ OTHERS = {
     "checkpoint/directory/storage.py",  # Of object stores alone, which have no links.
     "base/hdfs.py",  # It has none either.
     "checkpoint/read/host_reader.py",  # Reads another process's memory.
+    "checkpoint/directory/in_memory.py",  # The same.
     "tracking/report/events.py",  # Adds to the file that the user names, as the shell's >> does.
     "jobs/spark/class_archive.py",  # In a cache folder that others cannot change.
 }

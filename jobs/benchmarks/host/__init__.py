@@ -1,1 +1,1 @@
-"""What a benchmark does to this host: namespaces, memory, and what is left behind."""
+"""Looks for leftovers of runs on this host."""

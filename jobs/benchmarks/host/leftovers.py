@@ -42,12 +42,8 @@ def belongings() -> Belongings:
 def leftovers(before: Belongings) -> list[str]:
     """The new processes, ports and files since ``before``, once there are none or for good."""
     deadline = time.monotonic() + _SETTLING_SECONDS
-    while (left := _since(before)) and time.monotonic() < deadline:
+    while True:
+        new = {kind: found - before[kind] for kind, found in belongings().items()}
+        if not any(new.values()) or time.monotonic() > deadline:
+            return [f"{kind}: {one}" for kind, left in new.items() for one in sorted(left, key=str)]
         time.sleep(0.1)
-    return left
-
-
-def _since(before: Belongings) -> list[str]:
-    new = {kind: found - before[kind] for kind, found in belongings().items()}
-    counts = [f"{len(new[kind])} {kind}" for kind in ("processes", "ports") if new[kind]]
-    return [*counts, *sorted(new["files"])]

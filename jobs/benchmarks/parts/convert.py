@@ -1,211 +1,116 @@
 """How long it takes to convert a DataFrame, for this package and for petastorm's converter.
 
 Every converter is given the same Parquet table and ends with a converter that knows its rows and
-files. They take turns in one session, and what was converted is deleted outside of the measured
-time. Beside the time on the clock there is the time on the processors, of this process and Spark's,
-which a busy machine hardly changes.
+files. Each measurement has a process and a session of its own: the first call there, and later
+calls. What was converted is deleted outside of the measured time. Beside the time on the clock
+stands that on the processors, of this process and Spark's, which a busy machine hardly changes.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
 import statistics
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-import sparkdl_runner.data.dataset.describe
-from benchmarks.figures import aligned, in_turns, positive, summary
-from benchmarks.ranks.processes import cpu_seconds
-from sparkdl_runner.data.dataset.describe import describe_written
+from benchmarks.ranks.processes import cpu_seconds, in_fresh_processes
+from benchmarks.suite.case import Case, Figure
+from benchmarks.suite.options import Option
 from sparkdl_runner.jobs.spark.session import start_spark
 
 HELP = "a DataFrame, beside petastorm's converter"
 SLOTS = 2
-OURS, OURS_WITHOUT, PETASTORM = "sparkdl_runner", "sparkdl_runner by Spark alone", "petastorm"
-SHARES = {"of_petastorms_time": "median", "of_petastorms_cpu": "cpu_median"}
+LATER = 3
+CALLS = ("first call", "first call, processors", "later call", "later call, processors")
+OURS, OURS_BY_SPARK, PETASTORM = "sparkdl_runner", "sparkdl_runner by Spark alone", "petastorm"
+MODULES = ("sparkdl_runner.data", "petastorm.spark")
+_NUMBER = "double(id * {i} % 9973 / 7)"
+KINDS = {
+    "scalars": _NUMBER,
+    "strings": f"hex({_NUMBER})",
+    "arrays": f"transform(sequence(1, 64), i -> {_NUMBER})",
+    "ragged": f"transform(sequence(1, int(id % 127 + 1)), i -> {_NUMBER})",
+    "vectors": f"transform(sequence(1, 64), i -> {_NUMBER})",
+}
+"""The SQL of a column. Tables without arrays have 33 of them, numbered by ``{i}``."""
 
-
-def _columns(kind: str) -> list[Any]:
-    """The columns of one kind of table, made from ``id``."""
-    from pyspark.ml.functions import array_to_vector
-    from pyspark.sql import functions as F
-
-    def number(i: Any) -> Any:
-        return (F.col("id") * i % 9973 / 7).cast("double")
-
-    def several(make: Callable[[int], Any]) -> list[Any]:
-        return [make(i).alias(f"x{i}") for i in range(1, 34)]
-
-    def numbers(count: Any) -> Any:
-        return F.transform(F.sequence(F.lit(1), count), number)
-
-    makers: dict[str, Callable[[], list[Any]]] = {
-        "scalars": lambda: several(number),
-        "integers": lambda: several(lambda i: F.col("id") * i % 9973),
-        "decimals": lambda: several(lambda i: number(i).cast("decimal(12, 3)")),
-        "timestamps": lambda: several(lambda i: F.timestamp_seconds(F.col("id") * i)),
-        "strings": lambda: several(lambda i: F.hex(number(i))),
-        "binary": lambda: [F.unhex(F.repeat(F.sha2(F.col("id").cast("string"), 256), 8))],
-        "arrays": lambda: [numbers(F.lit(64)).alias("x")],
-        "ragged": lambda: [numbers((F.col("id") % 127 + 1).cast("int")).alias("x")],
-        "nested": lambda: [F.array_repeat(numbers(F.lit(8)), 8).alias("x")],
-        "vectors": lambda: [array_to_vector(numbers(F.lit(64))).alias("x")],
-    }
-    return ["id", *makers[kind]()]
-
-
-KINDS = (
-    *("scalars", "integers", "decimals", "timestamps", "strings", "binary"),
-    *("arrays", "ragged", "nested", "vectors"),
+OPTIONS = (
+    Option("rows", 300_000, quick=50000, help="of each table"),
+    Option("kinds", ["scalars", "vectors"], quick=["arrays"], choices=list(KINDS)),
+    Option("repeat", 2, quick=1, help="sessions of each"),
 )
 
 
-def _convert_here(df: Any) -> Any:
-    """This package, with petastorm's converter where it is installed."""
-    from sparkdl_runner.data import make_spark_converter
+def cases(arguments: argparse.Namespace) -> Iterator[Case]:
+    """A table of each kind."""
 
-    return make_spark_converter(df)
+    def fresh(function: Callable[..., Any], *request: Any) -> Any:
+        return in_fresh_processes(function, [request], preloaded=MODULES)[0]
 
-
-def _convert_here_by_spark(df: Any) -> Any:
-    """This package as it works where petastorm cannot run."""
-    from sparkdl_runner.data.consumers.petastorm import engine as petastorm_engine
-
-    with mock.patch.object(petastorm_engine, "can_convert", return_value=False):
-        return _convert_here(df)
-
-
-def _convert_with_petastorm(df: Any) -> Any:
-    from petastorm.spark import make_spark_converter
-
-    return make_spark_converter(df)
-
-
-CONVERTERS: dict[str, Callable[[Any], Any]] = {
-    OURS: _convert_here,
-    OURS_WITHOUT: _convert_here_by_spark,
-    PETASTORM: _convert_with_petastorm,
-}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the benchmark."""
-    parser.add_argument("--rows", type=positive, default=300_000, help="of each table")
-    parser.add_argument(
-        "--kinds", nargs="+", default=["scalars", "arrays", "vectors"], choices=KINDS
-    )
-    parser.add_argument("--repeat", type=positive, default=5, help="measured calls of each")
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Converts tables of each kind with each converter."""
-    from sparkdl_runner.data import SparkDatasetConverter
-
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
-    spark = start_spark("convert benchmark", slots=SLOTS)
-    tables: dict[str, Any] = {}
+    seconds = Figure(unit="s", better="less")
     with tempfile.TemporaryDirectory(prefix="convert-benchmark-") as folder:
-        cache = Path(folder, "cache")
-        cache.mkdir()
-        spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, cache.as_uri())
         for kind in arguments.kinds:
-            print(f"{kind}:", flush=True)
             path = Path(folder, kind)
-            source = spark.range(0, arguments.rows, 1, SLOTS).select(*_columns(kind))
-            source.write.option("compression", "uncompressed").parquet(path.as_uri())
-            size_bytes = sum(path.stat().st_size for path in path.glob("*.parquet"))
-            calls = {
-                name: partial(_timed, convert, spark, path.as_uri(), arguments.rows)
-                for name, convert in CONVERTERS.items()
-            }
-            found = in_turns(calls, arguments.repeat, warm_up=True)
-            tables[kind] = _summaries(found, arguments.rows, size_bytes)
+            fresh(_write, str(path), kind, arguments.rows)
+            converted = partial(fresh, _converted, str(path), arguments.rows)
+            yield Case(
+                name=kind,
+                figures=dict.fromkeys(CALLS, seconds),
+                ours={side: partial(converted, side) for side in (OURS, OURS_BY_SPARK)},
+                peers={PETASTORM: partial(converted, PETASTORM)},
+                turns=arguments.repeat,
+                facts={"time": f"without imports; later calls: the median of {LATER} in a session"},
+            )
+
+
+def _session() -> Any:
+    logging.disable(logging.WARNING)
+    return start_spark("convert benchmark", slots=SLOTS)
+
+
+def _write(path: str, kind: str, rows: int) -> None:
+    """Writes a table of one kind."""
+    from pyspark.ml.functions import array_to_vector
+    from pyspark.sql import functions as F
+
+    names = range(1, 34) if "->" not in KINDS[kind] else ["i"]
+    columns = [f"{KINDS[kind].format(i=i)} x{i}" for i in names]
+    spark = _session()
+    table = spark.range(0, rows, 1, SLOTS).selectExpr("id", *columns)
+    if kind == "vectors":
+        table = table.withColumn("xi", array_to_vector(F.col("xi")))
+    table.write.option("compression", "uncompressed").parquet(f"file://{path}")
     spark.stop()
-    return {"tables": tables}
 
 
-def _timed(
-    convert: Callable[[Any], Any], spark: Any, url: str, rows: int
-) -> tuple[float, float, float]:
-    """Seconds on the clock, on the processors, and on the processors to describe what was written.
+def _converted(path: str, rows: int, side: str) -> dict[str, float]:
+    """Seconds on the clock and on the processors, in a new session.
 
     Raises:
         RuntimeError: The converter did not find all rows.
     """
-    gc.collect()
-    describing = 0.0
+    from sparkdl_runner.data import SparkDatasetConverter
+    from sparkdl_runner.data.consumers.petastorm import engine
 
-    def describe(*arguments: Any) -> Any:
-        nonlocal describing
-        before = time.process_time()
-        try:
-            return describe_written(*arguments)
-        finally:
-            describing += time.process_time() - before
-
-    with mock.patch.object(sparkdl_runner.data.dataset.describe, "describe_written", describe):
+    if side == OURS_BY_SPARK:  # As where petastorm cannot run.
+        engine.can_convert = lambda *_: False
+    spark, module = _session(), import_module(MODULES[side == PETASTORM])
+    spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, f"file://{path}-converted")
+    seconds, cpu = [], []
+    for _ in range(1 + LATER):
         started, started_cpu = time.perf_counter(), cpu_seconds()
-        converter = convert(spark.read.parquet(url))
-        seconds = (time.perf_counter() - started, cpu_seconds() - started_cpu, describing)
-    found = len(converter)
-    converter.delete()
-    if found != rows:
-        raise RuntimeError(f"it found {found} rows of {rows}")
-    return seconds
-
-
-def _summaries(found: Mapping[str, Any], rows: int, size_bytes: int) -> dict[str, Any]:
-    """Adds medians and rates, and to ours the time as a share of petastorm's."""
-    summaries: dict[str, Any] = {}
-    for name, one in found.items():
-        if isinstance(one, str):
-            summaries[name] = summary(one)
-            continue
-        seconds, cpu, describing = map(list, zip(*one, strict=True))
-        summaries[name] = {
-            **summary(seconds),
-            "cpu_seconds": cpu,
-            "cpu_median": statistics.median(cpu),
-            "described_share": statistics.median(describing) / statistics.median(cpu),
-            "rows_per_second": rows / statistics.median(seconds),
-            "megabytes_per_second": size_bytes / 1e6 / statistics.median(seconds),
-        }
-    theirs = summaries[PETASTORM]
-    for name in (OURS, OURS_WITHOUT):
-        if "median" in theirs and "median" in summaries[name]:
-            shares = {key: summaries[name][of] / theirs[of] for key, of in SHARES.items()}
-            summaries[name] |= shares
-    return summaries
-
-
-def table(report: Mapping[str, Any]) -> str:
-    """All tables, with the share of petastorm's time and processor time."""
-    rows: list[tuple[str, ...]] = []
-    for kind, summaries in report["tables"].items():
-        heads = ("median", "min", "max", "cpu", "describing", "rows/s", "MB/s")
-        rows += [("", "", ""), (kind, *heads, "of petastorm's time", "cpu")]
-        for name, one in summaries.items():
-            if "unavailable" in one:
-                rows.append((name, f"unavailable: {one['unavailable']}"))
-                continue
-            times = [f"{one[key]:.2f} s" for key in ("median", "min", "max", "cpu_median")]
-            times.append(f"{one['described_share']:.1%}")
-            rates = [f"{one['rows_per_second']:,.0f}", f"{one['megabytes_per_second']:.0f}"]
-            shares = [f"{one[share]:.2f}" for share in SHARES if share in one]
-            rows.append((name, *times, *rates, *shares))
-    return aligned(rows[1:])
-
-
-def is_good(report: Mapping[str, Any]) -> bool:
-    """Whether this package gave all figures."""
-    tables = report["tables"].values()
-    return not any("unavailable" in one[name] for one in tables for name in (OURS, OURS_WITHOUT))
+        converter = module.make_spark_converter(spark.read.parquet(f"file://{path}"))
+        seconds.append(time.perf_counter() - started)
+        cpu.append(cpu_seconds() - started_cpu)
+        if len(converter) != rows:
+            raise RuntimeError(f"it found {len(converter)} rows of {rows}")
+        converter.delete()
+    spark.stop()
+    later = statistics.median(seconds[1:]), statistics.median(cpu[1:])
+    return dict(zip(CALLS, (seconds[0], cpu[0], *later), strict=True))

@@ -1,11 +1,10 @@
 """Breaks runs in every way that the table of promises names, and measures what the user gets.
 
-Every fault is injected into a real run on ``local[2]`` (an executor's loss into one on
-``local-cluster``). Reported for each: whether the error names the cause and the rank, the time from
-the fault to the error, and what was left behind: processes, listening ports, temporary files.
-The logs of failed ranks stay on purpose and do not count. ``--gang tasks`` starts ranks as ordinary
-tasks, on executors that come for them (dynamic allocation). ``--mixed 200`` adds so many
-faults, one to three at once, to ranks on two hosts; ``--only none`` leaves out all others.
+Every fault strikes a real run on ``local[2]`` (an executor's loss one on ``local-cluster``) of each
+backend. ``right`` is 1 if the error names the cause and the rank; ``left`` counts the processes,
+listening ports and temporary files that stay. The logs of failed ranks stay on purpose and do not
+count. After all of them a run of the same session must go through. ``PYSPARK_SUBMIT_ARGS`` may
+choose another cluster for all but that loss, such as one of dynamic allocation.
 """
 
 from __future__ import annotations
@@ -13,24 +12,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
 import os
 import random
-import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.parts import mixed_faults
-from benchmarks.ranks.faulty_ranks import LOOP_SECONDS, RANKS, Fault, healthy_run, work_of_a_rank
-from benchmarks.figures import aligned
 from benchmarks.host.leftovers import belongings, leftovers
-from benchmarks.ranks.processes import JOBS
+from benchmarks.ranks.faulty_ranks import LOOP_SECONDS, RANKS, Fault, healthy_run, work_of_a_rank
+from benchmarks.suite.case import Case, Figure
+from benchmarks.suite.options import Option
 from sparkdl_runner.jobs.spark.session import start_spark
 
 HELP = "every fault of the table, and what it costs"
@@ -47,15 +43,11 @@ FAULTS = [
     Fault(name="killed agent", how="agent", where="allreduce"),
     Fault(name="cancelled job", how="cancel", where="allreduce"),
 ]
-CLUSTER = "local-cluster[2,1,1024]"
-# Executors come for each run, and go.
-GROWING = {
-    "spark.dynamicAllocation.enabled": "true",
-    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
-    "spark.dynamicAllocation.executorIdleTimeout": "2s",
-    "spark.executor.cores": "1",
-}
+RANDOM = [
+    Fault(name=f"{how} at a random moment", how=how, where="random") for how in ("raise", "kill")
+]
 EXECUTOR = Fault(name="executor killed", how="executor", where="allreduce")
+CLUSTER = "local-cluster[2,1,1024]"
 HOW = {
     "raise": ("WorkerFailedError", "injected"),
     "kill": ("WorkerDiedError", "SIGKILL"),
@@ -68,203 +60,150 @@ HOW = {
 }
 """Per kind, the error that is expected, and words of its text."""
 HANGS = ("stop", "sleep")
+GONE_SECONDS = 30.0
+RIGHT = Figure(unit="", better="more", bound=1)
+FIGURES = {
+    "fault to error": Figure(unit="s", better="less"),
+    "right": RIGHT,
+    "left": Figure(unit="", better="less", bound=0),
+}
+FACTS = {
+    "ranks": RANKS,
+    "time": "from the fault to the error on the driver; of a rank that hangs, with its deadline of "
+    f"{DEADLINE_SECONDS:g} s; of a cancelled job, to the end of its last process",
+}
+
+OPTIONS = (
+    Option("backends", ["horovod", "torch"], quick=["torch"]),
+    Option("random", 6, quick=3, type=int, help="moments, of each kind and backend"),
+    Option("seed", 0, type=int, help="of the random moments"),
+    Option("only", "", quick="kill", help="faults whose name contains this"),
+)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the benchmark."""
-    parser.add_argument("--backends", nargs="+", default=["horovod", "torch"])
-    parser.add_argument("--random", type=int, default=50, help="faults at random moments")
-    parser.add_argument("--seed", type=int, default=0, help="of the random moments")
-    parser.add_argument("--mixed", type=int, default=0, help="faults over several hosts, see there")
-    parser.add_argument("--gang", choices=["barrier", "tasks"], default="barrier", help="of ranks")
-    parser.add_argument("--ranks-per-task", type=int, default=1, help="1 or 2, of two ranks")
-    parser.add_argument("--only", default="", help="faults whose name contains this")
+def cases(arguments: argparse.Namespace) -> Iterator[Case]:
+    """All faults, those that need executors in a session that has some."""
+    faults = [*FAULTS, *(RANDOM if arguments.random else [])]
+    with _temporary_folder():
+        for master, known in (("", faults), (CLUSTER, [EXECUTOR])):
+            if chosen := [one for one in known if arguments.only in one.name]:
+                yield from _cases_of_a_session(arguments, master, chosen)
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Injects all faults, those that need executors in a process with a cluster of its own."""
-    dice = random.Random(arguments.seed)
-    on_a_cluster = CLUSTER in os.environ.get("PYSPARK_SUBMIT_ARGS", "")
-    is_elsewhere = arguments.gang == "tasks" and not on_a_cluster
-    each = arguments.random // len(arguments.backends)
-    faults = [*FAULTS, *_random_faults(dice, each), *([EXECUTOR] if on_a_cluster else [])]
-    plan = [
-        (backend, fault)
-        for backend in arguments.backends
-        for fault in faults
-        if arguments.only in fault.name and not is_elsewhere
-    ]
-    results = _run_all(plan, arguments.ranks_per_task) if plan else []
-    if arguments.mixed:
-        results += mixed_faults.run(arguments.mixed, arguments.seed, arguments.backends)
-    if is_elsewhere:
-        results += _on_a_cluster(arguments, arguments.only, GROWING)
-    elif not on_a_cluster and arguments.only in EXECUTOR.name:
-        results += _on_a_cluster(arguments, EXECUTOR.name, {})
-    return {"summary": _summary(results), "results": results}
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[None]:
+    """Of this process alone: what others leave in the common one is no leftover of a run."""
+    common = tempfile.gettempdir()
+    with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            os.environ["TMPDIR"] = tempfile.tempdir = common
 
 
-def _summary(results: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    summary: dict[str, dict[str, Any]] = {}
-    for name in dict.fromkeys(one["fault"] for one in results):
-        those = [one for one in results if one["fault"] == name]
-        seconds = [one["seconds"] for one in those]
-        summary[name] = {
-            "runs": len(those),
-            "correct": sum(one["is_correct"] for one in those),
-            "median_seconds": statistics.median(seconds),
-            "worst_seconds": max(seconds),
-            "left": [left for one in those for left in one["left"]],
-        }
-    return summary
-
-
-def table(report: Mapping[str, Any]) -> str:
-    """For each fault the share of right errors, their time, and leftovers."""
-    rows = [("", "runs", "right", "median", "worst", "left")]
-    for name, one in report["summary"].items():
-        seconds = [f"{one[key]:.2f} s" for key in ("median_seconds", "worst_seconds")]
-        left = ", ".join(one["left"]) or "nothing"
-        rows.append((name, str(one["runs"]), str(one["correct"]), *seconds, left))
-    return aligned(rows)
-
-
-def is_good(report: Mapping[str, Any]) -> bool:
-    """Whether every error was right, and nothing was left behind."""
-    return all(one["is_correct"] and not one["left"] for one in report["results"])
-
-
-def _on_a_cluster(
-    arguments: argparse.Namespace, only: str, settings: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """Runs what needs executors of their own, in a process of its own: it has another JVM."""
-    import pyspark
-
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "faults.json"
-        command = [sys.executable, str(JOBS / "benchmark.py"), "faults"]
-        command += ["--only", only, "--output", str(output), "--gang", arguments.gang]
-        command += ["--random", str(arguments.random), "--seed", str(arguments.seed)]
-        command += ["--ranks-per-task", str(arguments.ranks_per_task)]
-        conf = " ".join(f"--conf {name}={value}" for name, value in settings.items())
-        subprocess.run(
-            [*command, "--backends", *arguments.backends],
-            env={
-                **os.environ,
-                "PYSPARK_PYTHON": sys.executable,
-                "PYSPARK_SUBMIT_ARGS": f"--master {CLUSTER} --conf spark.ui.enabled=false "
-                f"--conf spark.executor.memory=1g {conf} pyspark-shell",
-                "SPARK_HOME": str(Path(pyspark.__file__).parent),
-            },
-            stdout=subprocess.DEVNULL,
-            check=False,
-        )
-        return list(json.loads(output.read_text())["results"])
-
-
-def _random_faults(dice: random.Random, count: int) -> list[Fault]:
-    return [
-        Fault(
-            name=f"{how} at a random moment",
-            how=how,
-            where="random",
-            delay_seconds=dice.uniform(0, LOOP_SECONDS),
-            rank=dice.randrange(RANKS),
-        )
-        for how in (dice.choice(("raise", "kill")) for _ in range(count))
-    ]
-
-
-def _run_all(plan: list[tuple[str, Fault]], ranks_per_task: int) -> list[dict[str, Any]]:
-    spark = start_spark("sparkdl_runner fault benchmark", slots=RANKS)
-    with tempfile.TemporaryDirectory() as folder:
-        # The first run loads what later ones find loaded.
-        converter = _data(spark, Path(folder))
-        healthy_run(plan[0][0])
-        results = []
-        for number, (backend, fault) in enumerate(plan):
-            mark = Path(folder) / f"mark-{number}"
-            result = _break(spark, backend, fault, converter, mark, ranks_per_task)
-            results.append(result)
-            print(
-                f"{backend}, {fault.name} ({fault.delay_seconds:.2f} s): "
-                f"{'right' if result['is_correct'] else 'WRONG: ' + result['error']} "
-                f"after {result['seconds']:.2f} s, left: {', '.join(result['left'])}",
-                file=sys.stderr,
+def _cases_of_a_session(
+    arguments: argparse.Namespace, master: str, faults: list[Fault]
+) -> Iterator[Case]:
+    spark = _start(master)
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        breaks = _Breaks(spark, Path(folder), arguments.seed)
+        for backend in arguments.backends:
+            healthy_run(backend)  # It loads what later ones find loaded.
+        for fault in faults:
+            yield Case(
+                name=fault.name,
+                figures=FIGURES,
+                ours={one: partial(breaks.measure, one, fault) for one in arguments.backends},
+                turns=arguments.random if fault in RANDOM else 1,
+                turns_repeat=False,
+                facts=FACTS,
             )
-            if not result["is_correct"] or number % 10 == 9:
-                healthy_run(backend)  # the session must still be good
-    healthy_run(plan[-1][0])
+        yield Case(
+            name="no fault, after all of these",
+            figures={"right": RIGHT},
+            ours={one: partial(healthy_run, one) for one in arguments.backends},
+        )
     spark.stop()
-    return results
 
 
-def _data(spark: Any, folder: Path) -> Any:
-    from sparkdl_runner.data import SparkDatasetConverter, make_spark_converter
+def _start(master: str) -> Any:
+    """A session on this host, or on another master."""
+    if master:
+        import pyspark
+        from pyspark.sql import SparkSession
 
-    spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, f"file://{folder}/cache")
-    return make_spark_converter(spark.range(10_000).selectExpr("id", "id / 2 AS half"))
+        os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
+        builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+        builder.config("spark.executor.memory", "1g").getOrCreate()
+    return start_spark("sparkdl_runner fault benchmark", slots=RANKS)
 
 
-def _break(
-    spark: Any, backend: str, fault: Fault, converter: Any, mark: Path, ranks_per_task: int
-) -> dict[str, Any]:
-    """Injects one fault, and says what became of it.
+class _Breaks:
+    """Breaks runs of one session."""
 
-    ``seconds`` are from the fault to the error; of a cancelled run, to its last process's end.
-    """
-    from sparkdl_runner import DistributedRunner, RunConfig, RunnerError
+    def __init__(self, spark: Any, folder: Path, seed: int) -> None:
+        from sparkdl_runner.data import SparkDatasetConverter, make_spark_converter
 
-    # Only for ranks that hang: on a busy machine a starting rank may lack progress as long.
-    deadline: dict[str, Any] = (
-        {"hang_timeout_seconds": DEADLINE_SECONDS} if fault.how in HANGS else {}
-    )
-    config = RunConfig(
-        driver_log_verbosity="log_callback_only",
-        restart_backoff_seconds=0,
-        ranks_per_task=ranks_per_task,
-        **deadline,
-    )
-    before = belongings()
-    group = f"fault-{mark.name}"
-    spark.sparkContext.setJobGroup(group, fault.name)
-    if fault.how == "cancel":
-        threading.Thread(target=_cancel_after_mark, args=(spark, group, mark), daemon=True).start()
-    error: BaseException | None = None
-    notes = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(notes):
-            DistributedRunner(num_proc=RANKS, backend=backend, run_config=config).run(
-                work_of_a_rank(), backend=backend, fault=fault, converter=converter, mark=str(mark)
-            )
-    except RunnerError as caught:
-        error = caught
-    ended_at = time.time()
-    if fault.how == "cancel":
-        while belongings()["processes"] - before["processes"]:
-            time.sleep(0.02)
+        self._spark = spark
+        self._folder = folder
+        self._dice = random.Random(seed)
+        self._count = 0
+        spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, f"file://{folder}/cache")
+        self._converter = make_spark_converter(spark.range(10_000).selectExpr("id", "id / 2 AS h"))
+
+    def measure(self, backend: str, fault: Fault) -> dict[str, float]:
+        """Injects one fault, and returns what became of it; no time, if it did not strike."""
+        if fault in RANDOM:
+            delay, rank = self._dice.uniform(0, LOOP_SECONDS), self._dice.randrange(RANKS)
+            fault = replace(fault, delay_seconds=delay, rank=rank)
+        self._count += 1
+        mark = self._folder / f"mark-{self._count}"
+        before = belongings()
+        error, notes = self._run(backend, fault, mark)
         ended_at = time.time()
-    struck_at = float(mark.read_text()) if mark.exists() else float("nan")
-    left = leftovers(before)
-    name, words = HOW[fault.how]
-    is_correct = type(error).__name__ == name and words in str(error)
-    if fault.where == "exit":  # All ranks have returned: the value counts, and a note is shown.
-        is_correct = error is None and words in notes.getvalue()
-    if error is not None and hasattr(error, "rank"):
-        # The ranks of a task are lost together.
-        alike = ranks_per_task if fault.how in ("agent", "executor") else 1
-        is_correct = is_correct and error.rank // alike == fault.rank // alike
-    return {
-        "fault": fault.name,
-        "backend": backend,
-        "is_correct": is_correct,
-        "seconds": round(ended_at - struck_at, 3),
-        "left": left,
-        "error": f"{type(error).__name__}: {error}".splitlines()[0],
-    }
+        while fault.how == "cancel" and belongings()["processes"] - before["processes"]:
+            if time.time() > ended_at + GONE_SECONDS:
+                break  # They are told as left.
+            time.sleep(0.02)
+        else:
+            ended_at = time.time()
+        left = leftovers(before)
+        is_right = self._is_right(fault, error, notes)
+        if left or not is_right:
+            told = f"{type(error).__name__}: {error}".splitlines()[0]
+            print(f"  {backend}, {fault}: {told}; left: {', '.join(left) or 'nothing'}", flush=True)
+        times = {"fault to error": ended_at - float(mark.read_text())} if mark.exists() else {}
+        return {**times, "right": float(is_right), "left": len(left)}
 
+    def _run(self, backend: str, fault: Fault, mark: Path) -> tuple[BaseException | None, str]:
+        """Returns the error and what was said on standard error."""
+        from sparkdl_runner import DistributedRunner, RunConfig, RunnerError
 
-def _cancel_after_mark(spark: Any, group: str, mark: Path) -> None:
-    while not mark.exists():
-        time.sleep(0.02)
-    spark.sparkContext.cancelJobGroup(group)
+        # Only for ranks that hang: on a busy machine a starting rank may lack progress as long.
+        deadline = {"hang_timeout_seconds": DEADLINE_SECONDS} if fault.how in HANGS else {}
+        quiet: dict[str, Any] = {"driver_log_verbosity": "log_callback_only", **deadline}
+        config = RunConfig(restart_backoff_seconds=0, **quiet)
+        self._spark.sparkContext.setJobGroup(mark.name, fault.name)
+        if fault.how == "cancel":
+            threading.Thread(target=self._cancel_after, args=(mark,), daemon=True).start()
+        notes = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(notes):
+                runner = DistributedRunner(num_proc=RANKS, backend=backend, run_config=config)
+                runner.run(work_of_a_rank(), backend, fault, self._converter, str(mark))
+        except RunnerError as caught:
+            return caught, notes.getvalue()
+        return None, notes.getvalue()
+
+    def _is_right(self, fault: Fault, error: BaseException | None, notes: str) -> bool:
+        name, words = HOW[fault.how]
+        if fault.where == "exit":  # All ranks have returned: the value counts, and a note is shown.
+            return error is None and words in notes
+        is_rank = getattr(error, "rank", fault.rank) == fault.rank
+        return type(error).__name__ == name and words in str(error) and is_rank
+
+    def _cancel_after(self, mark: Path) -> None:
+        while not mark.exists():
+            time.sleep(0.02)
+        self._spark.sparkContext.cancelJobGroup(mark.name)

@@ -4,8 +4,8 @@ The same training of two ranks, on local[2] and on a cluster of Ray's own on thi
 checkpoint every few steps. The same faults strike both: SIGKILL of a rank, at a moment within the
 first step after a number of steps has been made. Ray starts again at once; ours does so after an
 attempt that saved a further checkpoint. Goodput is the time of the steps that counted, each once,
-divided by the time from the call to its result. Ray is measured where it can be imported: ``pip
-install "ray[train]"``, which no lane has.
+divided by the time from the call to its result. Ray is measured where the peers' environment is
+made: ``jobs/benchmark.py peers``.
 """
 
 from __future__ import annotations
@@ -18,61 +18,70 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import add_launchers, aligned, positive, reason_of
-from benchmarks.ranks.goodput_training import training
-from benchmarks.peers.ray_train import start_ray
+from benchmarks.peers.ray_train import under_ray
+from benchmarks.ranks.killed_training import FACTS, RANKS, training
+from benchmarks.suite.case import Case, Figure
+from benchmarks.suite.options import Option
 from sparkdl_runner.jobs.spark.session import start_spark
 
 HELP = "a training whose ranks are killed, beside Ray Train"
-RANKS = 2
 SPARE_SECONDS = 60.0
 LOOK_SECONDS = 0.005
+SECONDS = Figure(unit="s", better="less")
+FIGURES = {
+    "goodput": Figure(unit="", better="more"),
+    "call to result": SECONDS,
+    "steps made again": Figure(unit="", better="less"),
+    "kill to next step": SECONDS,
+    "slowest of the kills": SECONDS,
+}
 
 Fault = tuple[int, int, float]
 """After how many steps, which rank, and how many seconds later."""
+Launcher = Callable[[dict[str, Any], int], Callable[[], Any]]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options."""
-    parser.add_argument("--kills", type=positive, default=6)
-    parser.add_argument("--steps", type=positive, default=300)
-    parser.add_argument("--step-seconds", type=float, default=0.1, help="the least that one takes")
-    parser.add_argument("--every", type=positive, default=10, help="steps between checkpoints")
-    parser.add_argument("--seed", type=int, default=0, help="of the faults")
-    add_launchers(parser, LAUNCHERS)
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Lets the same faults strike each launcher's training, one training after another."""
+def cases(arguments: argparse.Namespace) -> Iterator[Case]:
+    """The same faults for the training of each launcher."""
     draw = random.Random(arguments.seed)
     after = sorted(draw.sample(range(1, arguments.steps), arguments.kills))
     faults = [
         (step, draw.randrange(RANKS), draw.uniform(0, arguments.step_seconds)) for step in after
     ]
-    spark = start_spark("goodput benchmark", slots=RANKS)
-    results = {name: _measured(name, faults, arguments) for name in arguments.launchers}
-    spark.stop()
-    return {"faults": faults, "results": results}
-
-
-def _measured(name: str, faults: list[Fault], arguments: argparse.Namespace) -> dict[str, Any]:
-    print(f"  {name}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="goodput-") as folder:
-        given = {
-            "folder": folder,
-            "steps": arguments.steps,
-            "every": arguments.every,
-            "step_seconds": arguments.step_seconds,
+    ours, peers = (
+        {
+            name: partial(_measure, launchers[name], faults, arguments)
+            for name in arguments.launchers
+            if name in launchers
         }
-        try:
-            launch = LAUNCHERS[name](given, arguments.kills)
-        except ImportError as error:
-            return {"unavailable": reason_of(error)}
+        for launchers in (OURS, PEERS)
+    )
+    spark = start_spark("goodput benchmark", slots=RANKS)
+    yield Case(
+        name=f"{arguments.kills} kills in {arguments.steps} steps",
+        figures=FIGURES,
+        ours=ours,
+        peers=peers,
+        facts={**FACTS, "faults": faults, "kill to next step": "the median of the kills"},
+    )
+    spark.stop()
+
+
+def _measure(launcher: Launcher, faults: list[Fault], arguments: argparse.Namespace) -> Any:
+    """Lets the faults strike one training.
+
+    Raises:
+        RuntimeError: It has not made all its steps, or not all faults struck.
+    """
+    with tempfile.TemporaryDirectory(prefix="goodput-") as folder:
+        names = ("steps", "step_seconds", "every")
+        given = {"folder": folder, **{name: getattr(arguments, name) for name in names}}
+        launch = launcher(given, arguments.kills)
         struck_at: list[float] = []
         is_over = threading.Event()
         killer = threading.Thread(target=_kill, args=(Path(folder), faults, struck_at, is_over))
@@ -84,6 +93,9 @@ def _measured(name: str, faults: list[Fault], arguments: argparse.Namespace) -> 
             wall = time.time() - began
             is_over.set()
             killer.join()
+        made = len({step for _, step, _, _ in _steps(Path(folder))})
+        if (made, len(struck_at)) != (arguments.steps, arguments.kills):
+            raise RuntimeError(f"{made} steps were made, and {len(struck_at)} faults struck")
         return figures_of(Path(folder), wall, struck_at)
 
 
@@ -91,16 +103,18 @@ def _kill(
     folder: Path, faults: list[Fault], struck_at: list[float], is_over: threading.Event
 ) -> None:
     struck: set[int] = set()
-    for step, rank, delay in faults:
-        # Of ranks that were started since the fault before, so that each fault ends a training.
-        while not any(pid not in struck and made >= step for pid, made, _, _ in _steps(folder)):
-            if is_over.wait(LOOK_SECONDS):
-                return
-        time.sleep(delay)
-        os.kill(int((folder / f"pid-{rank}").read_text()), signal.SIGKILL)
-        struck_at.append(time.time())
-        struck |= {pid for pid, _, _, _ in _steps(folder)}
-    (folder / "all-struck").touch()
+    try:
+        for step, rank, delay in faults:
+            # Of ranks that were started since the fault before, so that each ends a training.
+            while not any(pid not in struck and made >= step for pid, made, _, _ in _steps(folder)):
+                if is_over.wait(LOOK_SECONDS):
+                    return
+            time.sleep(delay)
+            os.kill(int((folder / f"pid-{rank}").read_text()), signal.SIGKILL)
+            struck_at.append(time.time())
+            struck |= {pid for pid, _, _, _ in _steps(folder)}
+    finally:
+        (folder / "all-struck").touch()  # The training waits for it.
 
 
 def _steps(folder: Path) -> list[tuple[int, int, float, float]]:
@@ -111,7 +125,7 @@ def _steps(folder: Path) -> list[tuple[int, int, float, float]]:
     return [(int(pid), int(step), float(one), float(two)) for pid, step, one, two in found]
 
 
-def figures_of(folder: Path, wall: float, struck_at: list[float]) -> dict[str, Any]:
+def figures_of(folder: Path, wall: float, struck_at: list[float]) -> dict[str, float]:
     """The figures of one training, from the steps that rank 0 wrote down.
 
     Args:
@@ -127,12 +141,10 @@ def figures_of(folder: Path, wall: float, struck_at: list[float]) -> dict[str, A
     again = [min(one for one in begins.values() if one > at) - at for at in struck_at]
     return {
         "goodput": sum(counted.values()) / wall,
-        "wall_seconds": wall,
-        "steps": len(counted),
-        "steps_lost": len(steps) - len(counted),
-        "kills": len(struck_at),
-        "again_seconds": again,
-        "median_again_seconds": statistics.median(again),
+        "call to result": wall,
+        "steps made again": len(steps) - len(counted),
+        "kill to next step": statistics.median(again),
+        "slowest of the kills": max(again),
     }
 
 
@@ -144,60 +156,22 @@ def _distributed_runner(
 ) -> Callable[[], Any]:
     from sparkdl_runner import DistributedRunner, RunConfig
 
-    config = RunConfig(
-        max_restarts=kills,
-        spare_seconds=spare_seconds,
-        tracking=False,
-    )
+    config = RunConfig(max_restarts=kills, spare_seconds=spare_seconds, tracking=False)
     runner = DistributedRunner(num_proc=RANKS, backend="torch", run_config=config)
     return lambda: runner.run(training(under_ray=False), given)
 
 
-def _torch_trainer(given: dict[str, Any], kills: int) -> Callable[[], Any]:
-    start_ray(RANKS)
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
-
-    trainer = TorchTrainer(
-        training(under_ray=True),
-        train_loop_config=given,
-        scaling_config=ScalingConfig(num_workers=RANKS),
-        torch_config=TorchConfig(backend="gloo"),
-        run_config=RunConfig(
-            storage_path=given["folder"], failure_config=FailureConfig(max_failures=kills)
-        ),
-    )
-    fit: Callable[[], Any] = trainer.fit
-    return fit
-
-
-LAUNCHERS: dict[str, Callable[[dict[str, Any], int], Callable[[], Any]]] = {
+OURS: dict[str, Launcher] = {
     "DistributedRunner": partial(_distributed_runner, 0),
     "DistributedRunner, spares": partial(_distributed_runner, SPARE_SECONDS),
-    "TorchTrainer (Ray)": _torch_trainer,
 }
+PEERS: dict[str, Launcher] = {"TorchTrainer (Ray)": partial(under_ray, RANKS)}
 
-
-def table(report: Mapping[str, Any]) -> str:
-    """A row for each launcher."""
-    rows: list[tuple[str, ...]] = [
-        ("", "goodput", "wall", "kills", "steps made again", "from kill to next step")
-    ]
-    for name, one in report["results"].items():
-        if "unavailable" in one:
-            rows.append((name, f"unavailable: {one['unavailable']}"))
-            continue
-        cells = (f"{one['goodput']:.1%}", f"{one['wall_seconds']:.1f} s", str(one["kills"]))
-        again = f"{one['median_again_seconds']:.2f} s"
-        rows.append((name, *cells, str(one["steps_lost"]), again))
-    return aligned(rows)
-
-
-def is_good(report: Mapping[str, Any]) -> bool:
-    """Whether each of our trainings made all its steps, and all faults struck."""
-    settings = report["settings"]
-    return all(
-        (one["steps"], one["kills"]) == (settings["steps"], settings["kills"])
-        for name, one in report["results"].items()
-        if "unavailable" not in one
-    )
+OPTIONS = (
+    Option("kills", 6, quick=2),
+    Option("steps", 200, quick=60),
+    Option("step-seconds", 0.1, help="the least that one takes"),
+    Option("every", 10, help="steps between checkpoints"),
+    Option("seed", 0, type=int, help="of the faults"),
+    Option("launchers", [*OURS, *PEERS], quick=[*OURS], choices=[*OURS, *PEERS]),
+)

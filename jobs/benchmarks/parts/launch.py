@@ -6,7 +6,7 @@ first call in a new session of a new process. Of ours there are also calls that 
 the call before has left, as in a notebook, and calls of ranks on this host, without Spark.
 
 Ray's TorchTrainer has a cluster of Ray's own, on this host, which has started before the clock. It
-is measured where Ray can be imported: ``pip install "ray[train]"``, which no lane has.
+runs in the environment that ``python jobs/benchmark.py peers`` makes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,12 +23,12 @@ from typing import Any
 
 import psutil
 
-from benchmarks.peers.ray_train import allreduce_under_ray
-from benchmarks.ranks.processes import module_command, module_environment
+from benchmarks.peers.ray_train import under_ray
+from benchmarks.ranks.processes import answer_of
 from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.options import positive
-from benchmarks.suite.turns import reason_of
+from benchmarks.suite.options import Option
 from sparkdl_runner.jobs.spark.session import start_spark
+from sparkdl_runner.launch.driver.calls.spares import end_spare_workers
 
 HELP = "from a call to its result, beside horovod.spark.run, TorchDistributor and Ray Train"
 RANKS = 2
@@ -129,18 +128,14 @@ LAUNCHERS: dict[str, Callable[[], Launcher]] = {
     ON_THIS_HOST[1] + WITH_SPARES: cache(partial(_horovod_runner, -RANKS, SPARE_SECONDS)),
     "horovod.spark.run": cache(_horovod_spark_run),
     "TorchDistributor": cache(_torch_distributor),
-    "TorchTrainer (Ray)": cache(partial(allreduce_under_ray, RANKS)),
+    "TorchTrainer (Ray)": cache(partial(under_ray, RANKS)),
 }
 
-
-QUICK = ["--repeat", "1", "--first-calls", "1"]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of this part."""
-    parser.add_argument("--repeat", type=positive, default=5, help="calls of each in a session")
-    parser.add_argument("--first-calls", type=positive, default=3, help="of each, in new sessions")
-    parser.add_argument("--launchers", nargs="+", choices=list(LAUNCHERS), default=list(LAUNCHERS))
+OPTIONS = (
+    Option("repeat", 5, quick=1, help="calls of each in a session"),
+    Option("first-calls", 2, quick=1, help="of each, in new sessions"),
+    Option("launchers", list(LAUNCHERS), quick=[*ON_SPARK[:2], PEERS[0]], choices=list(LAUNCHERS)),
+)
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
@@ -153,7 +148,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     spark = start_spark("launch benchmark", slots=RANKS)
     goals = {one: SPARES if WITH_SPARES in one else LATER for one in ON_SPARK}
     yield _case(
-        "later calls", _timed_call, arguments.launchers, goals, arguments.repeat, warm_ups=1
+        "later calls", _later_call, arguments.launchers, goals, arguments.repeat, warm_ups=1
     )
     spark.stop()
 
@@ -178,6 +173,16 @@ def _case(
     )
 
 
+def _later_call(name: str) -> dict[str, float]:
+    """A call that finds spares only where it is to find some."""
+    if name.endswith(WITH_SPARES):
+        LAUNCHERS[name]()()
+        _await_spares()
+    else:
+        end_spare_workers()  # Of an earlier launcher's call: this one would take them.
+    return _timed_call(name)
+
+
 def _timed_call(name: str) -> dict[str, float]:
     """Seconds from a call to its result.
 
@@ -185,10 +190,6 @@ def _timed_call(name: str) -> dict[str, float]:
         RuntimeError: The ranks did not sum what they should have.
     """
     launch = LAUNCHERS[name]()
-    if name.endswith(WITH_SPARES):
-        launch()
-    # Spares that an earlier launcher's call has left would take a core while they import torch.
-    _await_spares(left=name.endswith(WITH_SPARES))
     started = time.perf_counter()
     total = launch()
     seconds = time.perf_counter() - started
@@ -197,15 +198,17 @@ def _timed_call(name: str) -> dict[str, float]:
     return {"call to result": seconds}
 
 
-def _await_spares(*, left: bool) -> None:
+def _await_spares() -> None:
     """Waits until the workers below this process do nothing any more: they are spares.
 
-    Args:
-        left: Whether the call before has left some, so that at least one has to appear.
+    Raises:
+        TimeoutError: There are none, or they are not done with their imports.
     """
     deadline = time.monotonic() + READY_TIMEOUT_SECONDS
     spent, now = -1.0, 0.0
-    while time.monotonic() < deadline and ((left and not now) or now - spent > IDLE_SECONDS):
+    while not now or now - spent > IDLE_SECONDS:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no spares after {READY_TIMEOUT_SECONDS:g} s")
         spent = now
         time.sleep(LOOK_SECONDS)
         now = 0.0
@@ -217,34 +220,13 @@ def _await_spares(*, left: bool) -> None:
 
 def _first_call(name: str) -> dict[str, float]:
     """The same in a new process, which starts a session in which nothing has run."""
-    child = subprocess.run(
-        module_command("parts.launch", name),
-        env=module_environment(),
-        capture_output=True,
-        text=True,
-        timeout=FIRST_CALL_TIMEOUT_SECONDS,
-    )
-    try:
-        # Lines before the last are what the launcher itself prints.
-        answer = json.loads(child.stdout.strip().rpartition("\n")[2])
-    except ValueError:
-        last_words = child.stderr.strip().rpartition("\n")[2]
-        answer = f"exit code {child.returncode}: {last_words}"
-    if isinstance(answer, str):
-        raise RuntimeError(answer)
-    return dict(answer)
-
-
-def _answer_of_child(name: str) -> dict[str, float] | str:
-    try:
-        LAUNCHERS[name]()
-        spark = start_spark("launch benchmark", slots=RANKS)
-        seconds = _timed_call(name)
-        spark.stop()
-    except Exception as error:
-        return reason_of(error)
-    return seconds
+    return answer_of("parts.launch", {"launcher": name}, most_seconds=FIRST_CALL_TIMEOUT_SECONDS)
 
 
 if __name__ == "__main__":
-    print(json.dumps(_answer_of_child(sys.argv[1])))
+    launcher = json.loads(sys.argv[1])["launcher"]
+    LAUNCHERS[launcher]()
+    session = start_spark("launch benchmark", slots=RANKS)
+    answer = _timed_call(launcher)
+    session.stop()
+    print(json.dumps(answer))

@@ -1,185 +1,125 @@
 """How well batches mix a table that is sorted by its label, beside petastorm and a permutation.
 
-Counts the labels of the batches that loaders give. All ranks' loaders are in this process and take
-turns, as the ranks of a training do. The table is written without Spark, except for
-``shuffle_seed``, where Spark writes it.
+Counts the labels of the batches that loaders give in one epoch; each turn is another seed. All
+ranks' loaders are in this process and take turns. Spark writes the table for ``shuffle_seed`` only.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
-import math
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from benchmarks.figures import aligned, positive, reason_of, result_rows
+from benchmarks.suite.case import Case, Figure
+from benchmarks.suite.options import Option
+from benchmarks.tables.loader_tables import write_files
+from benchmarks.tables.shard import Shard
 
 HELP = "how well batches of a sorted table mix, beside petastorm"
 LABELS = 10
-DEFAULT = "as written by default"
-SHUFFLED = "shuffle_seed"
-_MOST_DEVIATION = 1.2
-_NEEDED = {
-    DEFAULT: (math.inf, 0.0),
-    "1,000 row groups": (_MOST_DEVIATION, 0.9),
-    SHUFFLED: (1 / 0.98, 0.98),
-}
-"""For each table the bounds: deviation and share of labels, relative to a permutation."""
+DEFAULT, SHUFFLED = "as written by default", "shuffle_seed"
+DEVIATION, SEEN, STEPS = "deviation", "labels in a batch", "batches"
+GOALS = {DEFAULT: (0.0, 0.0), "1,000 row groups": (1 / 1.2, 0.9), SHUFFLED: (0.98, 0.98)}
+"""For each table how many times as good as a permutation's deviation and labels are to be."""
 
-_Batches = Iterator[list[Any]]
-"""For each step the labels ``[batch]`` of each rank."""
+_Batches = Iterator[Any]  # For each step the labels [batch] of each rank.
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the benchmark."""
-    parser.add_argument("--rows", type=positive, default=1_000_000)
-    parser.add_argument("--ranks", type=positive, default=8)
-    parser.add_argument("--batch-size", type=positive, default=64)
-    parser.add_argument("--row-groups", nargs="*", type=positive, default=[64, 1000])
-    parser.add_argument("--without-spark", action="store_true", help="leave shuffle_seed out")
-    parser.add_argument("--without-petastorm", action="store_true")
-    parser.add_argument("--shuffling-queue-capacity", type=positive, default=50_000)
+OPTIONS = (
+    Option("rows", 1_000_000, quick=400000),
+    Option("ranks", 8),
+    Option("batch-size", 64, help="of a rank"),
+    Option("row-groups", [64, 1000], quick=[64]),
+    Option("seeds", 3, quick=1),
+    Option("without-spark", False, help="leave shuffle_seed out"),
+)
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Reads one epoch of each table with each loader."""
-    results: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as temporary:
-        tables: dict[str, Callable[[Path], None]] = {
-            DEFAULT: partial(_write_default, arguments.rows)
-        }
-        for groups in arguments.row_groups:
-            tables[f"{groups:,} row groups"] = partial(_write, arguments.rows, groups)
-        if not arguments.without_spark:
-            tables[SHUFFLED] = partial(_write_by_spark, arguments.rows)
-        for name, write in tables.items():
-            folder = Path(temporary) / f"table-{len(results)}"
-            print(f"{name}:", flush=True)
-            write(folder)
-            loaders: dict[str, Callable[..., _Batches]] = {"arrow": _arrow}
-            if not arguments.without_petastorm:
-                loaders["petastorm"] = _petastorm
-            loaders["permutation"] = _permutation
-            for loader, read in loaders.items():
-                entry: dict[str, Any] = {"table": name, "loader": loader}
-                try:
-                    entry |= _figures(read(folder, arguments))
-                except Exception as error:
-                    entry["skipped"] = reason_of(error)
-                results.append(entry)
-    return {"results": results}
+def cases(arguments: argparse.Namespace) -> Iterator[Case]:
+    """A case for each table."""
+    # As Spark writes the table sorted: a file for each core, of one row group each.
+    cores = len(os.sched_getaffinity(0))
+    tables = {DEFAULT: cores} | {f"{one:,} row groups": one for one in arguments.row_groups}
+    tables |= {} if arguments.without_spark else {SHUFFLED: cores}
+    for name, groups in tables.items():
+        with tempfile.TemporaryDirectory() as folder:
+            _write(arguments.rows, groups, Path(folder) / "table")
+            if name == SHUFFLED:
+                _shuffle_by_spark(Path(folder) / "table")
+            yield _case(name, f"{folder}/table", arguments)
 
 
-def table(report: Mapping[str, Any]) -> str:
-    """All tables and loaders, and how near each is to a permutation in the same run."""
-    rows: list[tuple[str, ...]] = [
-        ("", "deviation", "times a permutation's", "labels", "of a permutation's", "batches")
-    ]
+def _case(name: str, folder: str, arguments: argparse.Namespace) -> Case:
+    size, ranks = arguments.batch_size, arguments.ranks
+    shard = Shard(table="sorted", folder=folder, batch_size=size, ranks=ranks)
 
-    def cells(one: Mapping[str, Any]) -> tuple[str, ...]:
-        deviation, labels = _beside_permutation(report, one)
-        return (
-            f"{one['deviation']:.4f}",
-            f"{deviation:.2f}",
-            f"{one['labels']:.2f}",
-            f"{labels:.3f}",
-            f"{one['steps']:,}",
-        )
+    def side(read: Callable[..., _Batches], *what: Any) -> Callable[[], dict[str, float]]:
+        seeds = count(1)
+        return lambda: _counted(read(*what, replace(shard, seed=next(seeds))))
 
-    return aligned(rows + result_rows(report["results"], "{table}: {loader}", cells))
-
-
-def is_good(report: Mapping[str, Any]) -> bool:
-    """Whether this package's batches mix as well as they should, from 64 row groups on."""
-    for one in report["results"]:
-        if one["loader"] != "arrow":
-            continue
-        if "skipped" in one:
-            return False
-        deviation, labels = _beside_permutation(report, one)
-        most, least = _NEEDED.get(one["table"], (_MOST_DEVIATION, 0.0))
-        if deviation > most or labels < least:
-            return False
-    return True
-
-
-def _beside_permutation(report: Mapping[str, Any], one: Mapping[str, Any]) -> tuple[float, float]:
-    (true,) = [
-        other
-        for other in report["results"]
-        if other["table"] == one["table"] and other["loader"] == "permutation"
-    ]
-    return one["deviation"] / true["deviation"], one["labels"] / true["labels"]
+    deviation, labels = GOALS.get(name, (1 / 1.2, 0.0))
+    return Case(
+        name=name,
+        figures={
+            DEVIATION: Figure(unit="", better="less", least_ratios={"arrow": deviation}),
+            SEEN: Figure(unit="", better="more", least_ratios={"arrow": labels}),
+            STEPS: Figure(unit="", better="more", least_ratios={"arrow": 1.0}),
+        },
+        ours={"arrow": side(_read, "arrow")},
+        peers={
+            "petastorm_batched": side(_read, "petastorm_batched"),
+            "permutation": side(_permutation, arguments.rows),
+        },
+        turns=arguments.seeds,
+        turns_repeat=False,
+        facts={
+            "ranks": f"{ranks}, in one process",
+            "batch of a rank": size,
+            "global batch": ranks * size,
+            DEVIATION: "of a global batch's labels from the table's, mean of an epoch",
+        },
+    )
 
 
-def _figures(batches: _Batches) -> dict[str, float]:
+def _counted(batches: _Batches) -> dict[str, float]:
     """Means over the steps and ranks of an epoch, of whole batches alone."""
-    deviations, labels = [], []
-    for step in batches:
-        counts = np.array([np.bincount(one, minlength=LABELS) for one in step])
-        labels.append(float((counts > 0).sum(axis=1).mean()))
-        shares = counts.sum(axis=0) / counts.sum()
-        deviations.append(float(np.abs(shares - 1 / LABELS).sum() / 2))
+    counts = [[np.bincount(one, minlength=LABELS) for one in step] for step in batches]
+    if not counts:  # petastorm has no batch where there are fewer row groups than ranks.
+        return {}
+    of_ranks = np.array(counts)  # [steps, ranks, labels]
+    shares = of_ranks.sum(axis=1) / of_ranks.sum(axis=(1, 2))[:, None]
     return {
-        "deviation": float(np.mean(deviations)),
-        "labels": float(np.mean(labels)),
-        "steps": len(labels),
+        DEVIATION: float(np.abs(shares - 1 / LABELS).sum(axis=1).mean() / 2),
+        SEEN: float((of_ranks > 0).sum(axis=2).mean()),
+        STEPS: len(counts),
     }
 
 
-def _labels(rows: int) -> Any:
-    return np.arange(rows) * LABELS // rows
-
-
-def _table(rows: int) -> Any:
-    import pyarrow as pa
-
-    values = np.random.default_rng(0).random((rows, 8), dtype=np.float32)
-    columns = {f"c{number}": values[:, number] for number in range(8)}
-    return pa.table({"label": _labels(rows), **columns})
-
-
 def _write(rows: int, groups: int, folder: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from sparkdl_runner.data.dataset.describe import describe_parquet
-
-    folder.mkdir()
+    values = np.random.default_rng(0).random((8, rows), dtype=np.float32)
+    columns = {f"c{number}": one for number, one in enumerate(values)}
+    whole = pa.table({"label": np.arange(rows) * LABELS // rows, **columns})
     files = min(8, groups)
-    whole, names = _table(rows), []
-    for number in range(files):
-        begin, end = rows * number // files, rows * (number + 1) // files
-        names.append(f"part-{number:05}.parquet")
-        group_rows = -(-(end - begin) * files // groups)
-        pq.write_table(whole.slice(begin, end - begin), folder / names[-1], group_rows)
-    local = pa.fs.LocalFileSystem()
-    describe_parquet(local, str(folder), names).write(local, str(folder))
+    ends = [rows * number // files for number in range(files + 1)]
+    parts = (whole.slice(begin, end - begin) for begin, end in pairwise(ends))
+    write_files(((part, -(-groups // files)) for part in parts), folder, keep_footers=False)
 
 
-def _write_default(rows: int, folder: Path) -> None:
-    """As Spark writes the table sorted: a file for each core, of one row group each."""
-    _write(rows, len(os.sched_getaffinity(0)), folder)
-
-
-def _write_by_spark(rows: int, folder: Path) -> None:
-    from pyspark.sql import SparkSession
-
+def _shuffle_by_spark(folder: Path) -> None:
+    """Converts a folder's files by ``shuffle_seed``, and puts the conversion in their place."""
     from sparkdl_runner.data import make_spark_converter
+    from sparkdl_runner.jobs.spark.session import start_spark
 
-    source = folder.with_name("source")
-    _write_default(rows, source)
-    builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "1g")
-    spark = builder.config("spark.ui.enabled", "false").getOrCreate()
+    source = folder.rename(folder.with_name("source"))
+    spark = start_spark("mixing benchmark", slots=2)
     try:
         frame = spark.read.parquet(*map(str, sorted(source.glob("*.parquet"))))
         cache = f"file://{folder.with_name('cache')}"
@@ -190,68 +130,20 @@ def _write_by_spark(rows: int, folder: Path) -> None:
         spark.stop()
 
 
-def _arrow(folder: Path, arguments: argparse.Namespace) -> _Batches:
-    import pyarrow as pa
+def _read(engine: str, shard: Shard) -> _Batches:
+    from benchmarks.ranks.loader_readers import ENGINES
 
-    from sparkdl_runner.data.batches.loader import ArrowLoader
-    from sparkdl_runner.data.dataset.manifest import Manifest
-
-    local = pa.fs.LocalFileSystem()
-    with ExitStack() as stack, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # The loader warns of sorted tables.
-        loaders = [
-            stack.enter_context(
-                ArrowLoader(
-                    Manifest.read(local, str(folder)),
-                    local,
-                    str(folder),
-                    batch_size=arguments.batch_size,
-                    cur_shard=rank,
-                    shard_count=arguments.ranks,
-                    workers_count=1,
-                    columns=["label"],
-                    device="numpy",
-                )
-            )
-            for rank in range(arguments.ranks)
-        ]
-        for batches in zip(*loaders, strict=True):
-            yield [batch["label"] for batch in batches]
+    loaders = [ENGINES[engine](replace(shard, rank=rank)) for rank in range(shard.ranks)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ours warns of sorted tables.
+        for batches in zip(*loaders, strict=False):  # Not all shards are equally long.
+            labels = [batch["label"].numpy() for batch in batches]
+            if min(map(len, labels)) == shard.batch_size:
+                yield labels
 
 
-def _petastorm(folder: Path, arguments: argparse.Namespace) -> _Batches:
-    from petastorm import make_batch_reader
-    from petastorm.pytorch import BatchedDataLoader
-
-    urls = [f"file://{path}" for path in sorted(folder.glob("*.parquet"))]
-    with ExitStack() as stack, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        loaders = [
-            stack.enter_context(
-                BatchedDataLoader(
-                    make_batch_reader(
-                        urls,
-                        schema_fields=["label"],
-                        cur_shard=rank,
-                        shard_count=arguments.ranks,
-                        workers_count=1,
-                    ),
-                    batch_size=arguments.batch_size,
-                    shuffling_queue_capacity=arguments.shuffling_queue_capacity,
-                )
-            )
-            for rank in range(arguments.ranks)
-        ]
-        for batches in zip(*loaders, strict=False):  # Its shards are not equally long.
-            found = [batch["label"].numpy() for batch in batches]
-            if min(map(len, found)) == arguments.batch_size:
-                yield found
-
-
-def _permutation(folder: Path, arguments: argparse.Namespace) -> _Batches:
+def _permutation(rows: int, shard: Shard) -> _Batches:
     """The batches of a table whose rows are all shuffled together."""
-    labels = _labels(arguments.rows)[np.random.default_rng(1).permutation(arguments.rows)]
-    shape = (-1, arguments.ranks, arguments.batch_size)
-    whole = arguments.rows // (arguments.ranks * arguments.batch_size)
-    steps = labels[: whole * arguments.ranks * arguments.batch_size].reshape(shape)
-    return (list(step) for step in itertools.islice(steps, whole))
+    mixed = np.random.default_rng(shard.seed).permutation(rows) * LABELS // rows
+    a_step = shard.ranks * shard.batch_size
+    return iter(mixed[: rows // a_step * a_step].reshape(-1, shard.ranks, shard.batch_size))

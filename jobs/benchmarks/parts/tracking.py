@@ -1,243 +1,189 @@
 """The cost of tracking: a call, a slow server, and a server that goes away.
 
-Beside ``log_metrics`` stand MLflow's own calls, in the same rank and against the same server.
+Beside ``log_metrics`` stand MLflow's own calls, in ranks of the same launcher and against the same
+server; beside a training that logs every step, the same steps that log nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import os
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import listed, positive, ratio, with_and_without
 from benchmarks.servers.slow_server import slow_server
 from benchmarks.servers.tracking_server import TrackingServer
+from benchmarks.suite.case import Case, Figure
+from benchmarks.suite.options import Option
 from sparkdl_runner import DistributedRunner, RunConfig
 from sparkdl_runner.tracking import Tracking
 
 HELP = "what log_metrics costs, also with a slow server or none"
-# Stretches of each kind. One lasts longer than sending its metrics.
-STRETCHES = 40
-# A step of the training during which the server goes away.
-STEP_SECONDS = 0.01
+STRETCHES = 8  # of each kind in a training; one lasts longer than sending its metrics
+PRODUCTS, STEP_SECONDS = 9, 0.003  # of matrices in a step, and about how long these take
+ANSWER_SECONDS = 0.2  # of the slow server
+OURS = ("numbers", "a tensor and a number")
+MLFLOW = {"mlflow.log_metrics": 1000, "mlflow.log_metrics, synchronous=False": 10}
+"""How many times fewer of these calls are timed: they are slow."""
+LOGGED, SILENT = "every step logged", "nothing logged"
+WRONG = "points lost or doubled"
+NONE_WRONG = Figure(unit="", better="less", bound=0)
+
+OPTIONS = (
+    Option("repeat", 5, quick=1, help="ranks that call, trainings"),
+    Option("calls", 10_000, quick=1000, help="of log_metrics, timed"),
+    Option("stretch", 250, help="steps that are timed at once"),
+    Option("outage-seconds", 60.0, quick=2, help="without a server"),
+    Option("beside-seconds", 20.0, quick=4, help="a quarter before it"),
+)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the benchmark."""
-    parser.add_argument("--steps", type=positive, default=10_000, help="steps of a training")
-    parser.add_argument("--step-seconds", type=float, default=0.003, help="computing in a step")
-    parser.add_argument("--delay-seconds", type=float, default=0.2, help="the server's answer")
-    parser.add_argument("--outage-seconds", type=float, default=60.0, help="without a server")
-    parser.add_argument(
-        "--beside-seconds", type=float, default=20.0, help="before the outage (a quarter) and after"
-    )
-    parser.add_argument("--calls", type=positive, default=10_000, help="of log_metrics, timed")
-
-
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measures calls and trainings, against a slow server and one that goes away."""
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+def cases(arguments: argparse.Namespace) -> Iterator[Case]:
+    """Calls and trainings, against a slow server and one that goes away."""
+    for setting in ("DISABLE_TELEMETRY", "SUPPRESS_PRINTING_URL_TO_STDOUT"):
+        os.environ[f"MLFLOW_{setting}"] = "true"
+    micros, rate = Figure(unit="µs", better="less"), Figure(unit="steps/s", better="more")
+    slow = f"against a server that answers in {ANSWER_SECONDS:g} s"
     with tempfile.TemporaryDirectory(prefix="tracking-") as folder:
         server = TrackingServer(Path(folder))
         server.start()
         try:
-            with slow_server(server.url, arguments.delay_seconds) as slow_url:
-                calls = _calls(slow_url, arguments.calls)
-                speed = _speed(slow_url, arguments)
-            outage = _outage(server, arguments)
+            with slow_server(server.url, ANSWER_SECONDS) as url:
+                calls = partial(_calls, url, arguments.calls)
+                yield Case(
+                    name="call with two metrics",
+                    figures={"median": micros, "mean": micros},
+                    ours={side: partial(calls, side) for side in OURS},
+                    peers={side: partial(calls, side) for side in MLFLOW},
+                    turns=arguments.repeat,
+                    facts={"time": f"of calls in a rank, {slow}"},
+                )
+                half = partial(_half, {}, url, arguments.stretch)
+                yield Case(
+                    name="training",
+                    figures={"steps": rate, WRONG: NONE_WRONG},
+                    ours={LOGGED: partial(half, LOGGED)},
+                    peers={SILENT: partial(half, SILENT)},
+                    turns=arguments.repeat,
+                    facts={"time": f"of steps in a rank, {STRETCHES} stretches of each, {slow}"},
+                )
+            yield Case(
+                name=f"the server gone for {arguments.outage_seconds:g} s",
+                figures={WRONG: NONE_WRONG},
+                ours={"ours": partial(_outage, server, arguments)},
+            )
         finally:
             server.stop()
-    return {"calls": calls, "speed": speed, "outage": outage}
 
 
-def table(report: Mapping[str, Any]) -> str:
-    """The cost of a call, the speed of a training, and what arrived."""
-    settings, speed, outage = report["settings"], report["speed"], report["outage"]
-    steps = {
-        "steps/s, every step logged": f"{speed['logged']:,.1f}",
-        "steps/s, nothing logged": f"{speed['silent']:,.1f}",
-        "slower by": f"{speed['slower_by']:.2%}",
-        f"metrics that arrived, of {speed['said']:,}": f"{speed['arrived']:,}",
-    }
-    arrived = {f"metrics that arrived, of {outage['said']:,}": f"{outage['arrived']:,}"}
-    return (
-        "One call with two metrics, median, microseconds:\n"
-        f"{listed({name: f'{micros:,.1f}' for name, micros in report['calls'].items()})}\n\n"
-        f"{settings['steps']:,} steps, a server that answers in {settings['delay_seconds']:g} s, "
-        f"medians of {STRETCHES} stretches:\n{listed(steps)}\n\n"
-        f"The server gone for {outage['seconds']:g} s in the middle:\n{listed(arrived)}"
+def _runner(url: str | None) -> DistributedRunner:
+    """A runner whose trainings are runs at ``url``, however long its server takes to start."""
+    tracking = Tracking(tracking_uri=url, report=False, delivery_timeout_seconds=300)
+    config = RunConfig(
+        tracking=tracking if url else False, driver_log_verbosity="log_callback_only"
     )
+    return DistributedRunner(num_proc=-1, backend="torch", run_config=config)
 
 
-def is_good(report: Mapping[str, Any]) -> bool:
-    """Whether every metric has arrived."""
-    return all(report[part]["arrived"] == report[part]["said"] for part in ("speed", "outage"))
+def _calls(url: str, calls: int, side: str) -> Mapping[str, float]:
+    """Microseconds of one call in rank 0."""
+    count = max(1, calls // MLFLOW.get(side, 1))
+    rank = _runner(url if side in OURS else None)
+    found: Mapping[str, float] = rank.run(_time_calls, side=side, url=url, count=count)
+    return found
 
 
-def _calls(url: str, count: int) -> dict[str, float]:
-    """Microseconds of one call in rank 0, of ours and, a thousandth as many, of MLflow's."""
-    ours = _runner(url, num_proc=-1).run(_time_our_calls, count=count)
-    theirs = DistributedRunner(
-        num_proc=-1, backend="torch", run_config=RunConfig(tracking=False)
-    ).run(_time_mlflow_calls, url=url, count=max(1, count // 1000))
-    return {**ours, **theirs}
+def _half(halves: dict[str, Any], url: str, stretch: int, side: str) -> Mapping[str, float]:
+    """Both sides of a turn are one training: who is asked second finds its half there."""
+    if side not in halves:
+        halves |= _trained(_runner(url), url, stretch)
+    return halves.pop(side)  # type: ignore[no-any-return]
 
 
-def _speed(url: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """A training of which every other stretch of steps is logged, and the others are not."""
-    trainer = _runner(url, num_proc=-1)
-    rates = trainer.run(
-        _train_in_stretches,
-        steps=arguments.steps,
-        step_seconds=arguments.step_seconds,
-        order=list(with_and_without(STRETCHES)),
-    )
-    return {
-        "steps_per_second": rates,
-        "logged": statistics.median(rates["logged"]),
-        "silent": statistics.median(rates["silent"]),
-        "slower_by": 1 - ratio(rates["logged"], rates["silent"]),
-        "said": arguments.steps,
-        "arrived": _count_metrics(url, trainer.mlflow_run_id),
-    }
-
-
-def _outage(server: TrackingServer, arguments: argparse.Namespace) -> dict[str, Any]:
+def _outage(server: TrackingServer, arguments: argparse.Namespace) -> Mapping[str, float]:
     """A training that goes on while the server is killed, and started again later."""
-    seconds = arguments.outage_seconds
-    beside = arguments.beside_seconds
-    steps = int((seconds + beside) / STEP_SECONDS)
-    trainer = _runner(server.url, num_proc=-1)
+    seconds = arguments.outage_seconds + arguments.beside_seconds
+    trainer = _runner(server.url)
 
     def fail_for_a_while() -> None:
         while trainer.mlflow_run_id is None:
             time.sleep(0.1)
-        time.sleep(beside / 4)
+        time.sleep(arguments.beside_seconds / 4)
         server.stop()
-        time.sleep(seconds)
+        time.sleep(arguments.outage_seconds)
         server.start()
 
-    accident = threading.Thread(target=fail_for_a_while)
+    accident = threading.Thread(target=fail_for_a_while, daemon=True)
     accident.start()
-    trainer.run(_train, steps=steps)
+    trained = _trained(trainer, server.url, int(seconds / STEP_SECONDS / 2 / STRETCHES))
     accident.join()
-    arrived = _count_metrics(server.url, trainer.mlflow_run_id)
-    return {"seconds": seconds, "said": steps, "arrived": arrived}
+    return {WRONG: trained[LOGGED][WRONG]}
 
 
-def _runner(url: str, *, num_proc: int) -> DistributedRunner:
-    """A runner whose trainings are runs at ``url``."""
-    # However long a server takes to start where the machine is busy.
-    tracking = Tracking(
-        tracking_uri=url, experiment="benchmark", report=False, delivery_timeout_seconds=300
-    )
-    config = RunConfig(tracking=tracking, driver_log_verbosity="log_callback_only")
-    return DistributedRunner(num_proc=num_proc, backend="torch", run_config=config)
+def _trained(trainer: DistributedRunner, url: str, stretch: int) -> dict[str, dict[str, float]]:
+    """The speed of both kinds of stretches, and what is wrong in MLflow once all was sent."""
+    logged, silent = trainer.run(_train, stretch=stretch)
+    wrong = _wrong(url, trainer.mlflow_run_id, STRETCHES * stretch)
+    return {LOGGED: {"steps": logged, WRONG: wrong}, SILENT: {"steps": silent}}
 
 
-def _count_metrics(url: str, run_id: str | None) -> int:
-    """How many different steps of the loss are in MLflow."""
+def _wrong(url: str, run_id: str | None, steps: int) -> int:
+    """How many steps' losses are not in MLflow, or are there more than once."""
     import mlflow
 
     client = mlflow.MlflowClient(tracking_uri=url)
-    return len({metric.step for metric in client.get_metric_history(run_id, "loss")})
+    found = [metric.step for metric in client.get_metric_history(run_id, "loss")]
+    return len(found) - len(set(found)) + len(set(range(1, steps + 1)) - set(found))
 
 
-def _train_in_stretches(
-    steps: int, step_seconds: float, order: list[bool]
-) -> dict[str, list[float]]:
-    """Steps a second of stretches with ``log_metrics`` after every step, and without."""
+# What ranks run. -------------------------------------------------------------------------------
+
+
+def _time_calls(side: str, url: str, count: int) -> dict[str, float]:
+    import mlflow
+    import torch
+
     from sparkdl_runner.tracking import log_metrics
 
-    compute = _computing(step_seconds)
-    rates: dict[str, list[float]] = {"logged": [], "silent": []}
-    stretch = max(1, steps // order.count(True))
-    step = 0
-    for is_logged in order:
-        start = time.perf_counter()
+    loss = 0.5 if side == "numbers" else torch.tensor(0.5)
+    call: Callable[..., Any] = partial(log_metrics, loss=loss, accuracy=0.5, samples=32)
+    if side in MLFLOW:
+        mlflow.set_tracking_uri(url)
+        mlflow.start_run()
+        call = partial(mlflow.log_metrics, {"loss": 0.5, "accuracy": 0.5})
+        call = partial(call, synchronous="synchronous=False" not in side)
+    seconds = []
+    for step in range(1, count + 1):
+        started = time.perf_counter()
+        call(step=step)
+        seconds.append(time.perf_counter() - started)
+    return {"median": 1e6 * statistics.median(seconds), "mean": 1e6 * statistics.mean(seconds)}
+
+
+def _train(stretch: int) -> list[float]:
+    """Steps a second, the median of stretches, with ``log_metrics`` after each step and without."""
+    import torch
+
+    from sparkdl_runner.tracking import log_metrics
+
+    torch.set_num_threads(1)
+    matrix, step = torch.randn(256, 256), 0
+    rates: dict[bool, list[float]] = {True: [], False: []}
+    for number in range(2 * STRETCHES):
+        is_logged = number % 4 in (0, 3)
+        started = time.perf_counter()
         for _ in range(stretch):
-            loss = compute()
+            for _ in range(PRODUCTS):
+                result = matrix @ matrix
+            loss = result.mean()
             if is_logged:
                 step += 1
                 log_metrics(step, loss=loss, accuracy=0.5, samples=32)
-        rates["logged" if is_logged else "silent"].append(stretch / (time.perf_counter() - start))
-    return rates
-
-
-def _train(steps: int) -> None:
-    """Waits for a while in each step, as for a GPU, and logs it."""
-    from sparkdl_runner.tracking import log_metrics
-
-    for step in range(1, steps + 1):
-        time.sleep(STEP_SECONDS)
-        log_metrics(step, loss=1 / step, accuracy=0.5, samples=32)
-
-
-def _computing(step_seconds: float) -> Callable[[], Any]:
-    """Returns a function that computes for about so long and returns a loss."""
-    import torch
-
-    torch.set_num_threads(1)
-    matrix = torch.randn(256, 256)
-    start = time.perf_counter()
-    for _ in range(200):
-        matrix @ matrix
-    repeats = max(1, round(step_seconds / ((time.perf_counter() - start) / 200)))
-
-    def compute() -> torch.Tensor:
-        for _ in range(repeats):
-            result = matrix @ matrix
-        return result.mean()
-
-    return compute
-
-
-def _time_our_calls(count: int) -> dict[str, float]:
-    """Times ``log_metrics``, which returns before anything is sent."""
-    import torch
-
-    from sparkdl_runner.tracking import log_metrics
-
-    found = {}
-    step = 0
-    for name, loss in (("numbers", 0.5), ("a tensor and a number", torch.tensor(0.5))):
-        seconds = []
-        for _ in range(count):
-            step += 1
-            start = time.perf_counter()
-            log_metrics(step, loss=loss, accuracy=0.5, samples=32)
-            seconds.append(time.perf_counter() - start)
-        found[f"log_metrics, {name}"] = 1e6 * statistics.median(seconds)
-        found[f"log_metrics, {name}, mean"] = 1e6 * statistics.mean(seconds)
-    return found
-
-
-def _time_mlflow_calls(url: str, count: int) -> dict[str, float]:
-    """Times ``mlflow.log_metrics`` against the same server."""
-    import mlflow
-
-    mlflow.set_tracking_uri(url)
-    mlflow.set_experiment("benchmark")
-    found = {}
-    with contextlib.redirect_stdout(io.StringIO()), mlflow.start_run():
-        for name, synchronous, calls in (
-            ("mlflow.log_metrics", True, count),
-            ("mlflow.log_metrics, synchronous=False", False, 100 * count),
-        ):
-            seconds = []
-            for step in range(calls):
-                start = time.perf_counter()
-                mlflow.log_metrics(
-                    {"loss": 0.5, "accuracy": 0.5}, step=step, synchronous=synchronous
-                )
-                seconds.append(time.perf_counter() - start)
-            found[name] = 1e6 * statistics.median(seconds)
-    return found
+        rates[is_logged].append(stretch / (time.perf_counter() - started))
+    return [statistics.median(found) for found in rates.values()]

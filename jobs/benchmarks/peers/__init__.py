@@ -1,1 +1,1 @@
-"""What others do, beside which this package is measured."""
+"""The peers beside which this package is measured."""

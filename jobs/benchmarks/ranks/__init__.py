@@ -1,1 +1,1 @@
-"""What runs in processes of its own: ranks, readers and trainings."""
+"""Ranks, readers and trainings, which run in processes of their own."""

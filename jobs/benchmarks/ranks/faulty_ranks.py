@@ -24,13 +24,14 @@ class Fault:
     rank: int = 1
 
 
-def healthy_run(backend: str) -> None:
+def healthy_run(backend: str) -> dict[str, float]:
     """Runs the loop without a fault; raises if it does not go through."""
     from sparkdl_runner import DistributedRunner
 
     rank = DistributedRunner(num_proc=RANKS, backend=backend).run(work_of_a_rank(), backend=backend)
     if rank != 0:
         raise RuntimeError(f"a healthy run returned {rank!r} in place of 0")
+    return {"right": 1}
 
 
 def work_of_a_rank() -> Callable[..., int]:
@@ -39,16 +40,17 @@ def work_of_a_rank() -> Callable[..., int]:
 
     def work(backend: str, fault: Any = None, converter: Any = None, mark: str = "") -> int:
         import atexit
+        import itertools
         import signal
         import threading
         import time
+        from pathlib import Path
 
         rank = int(os.environ["RANK"])
         mine = fault is not None and fault.rank == rank
 
         def strike(*_: object) -> None:
-            with open(mark, "w") as file:
-                file.write(repr(time.time()))
+            Path(mark).write_text(repr(time.time()))
             if fault.how == "raise":
                 raise ValueError("injected")
             if fault.how == "exit":
@@ -84,12 +86,17 @@ def work_of_a_rank() -> Callable[..., int]:
             import horovod.torch as hvd
 
             hvd.init()
-            reduce: Any = lambda: hvd.allreduce(torch.ones(1000), name="x")  # noqa: E731
         else:
             import torch.distributed as dist
 
             dist.init_process_group("gloo")
-            reduce = lambda: dist.all_reduce(torch.ones(1000))  # noqa: E731
+
+        def reduce(tensor: Any, name: str) -> Any:
+            if backend == "horovod":
+                return hvd.allreduce(tensor, op=hvd.Sum, name=name)
+            dist.all_reduce(tensor)
+            return tensor
+
         seconds = 0.2 if fault is None else loop_seconds + 1 if fault.where == "random" else 1
         if fault is not None and fault.how in ("stop", "sleep", "cancel", "executor", "agent"):
             seconds = 60
@@ -97,20 +104,14 @@ def work_of_a_rank() -> Callable[..., int]:
             transform = strike if mine else None
             with converter.make_torch_dataloader(batch_size=64, transform=transform) as loader:
                 for _ in loader:
-                    reduce()
-        steps = 1_000_000
+                    reduce(torch.ones(1000), "x")
         ends_at = time.monotonic() + seconds
-        for step in range(steps):
-            reduce()
+        for step in itertools.count():
+            reduce(torch.ones(1000), "x")
             if step == 30 and mine and fault.where == "allreduce":
                 strike()
             # All ranks must leave the loop at the same step: rank 0's clock decides.
-            over = torch.tensor([float(rank == 0 and time.monotonic() > ends_at)])
-            if backend == "horovod":
-                over = hvd.allreduce(over, op=hvd.Sum, name="over")
-            else:
-                dist.all_reduce(over)
-            if over.item():
+            if reduce(torch.tensor([float(rank == 0 and time.monotonic() > ends_at)]), "over"):
                 break
         return rank
 

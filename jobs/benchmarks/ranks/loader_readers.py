@@ -1,301 +1,218 @@
-"""One rank of one measurement: reads its shard with one engine, and prints how long that took.
+"""The ways to read a shard that are measured beside each other, ours among them.
 
-It is a process of its own, so that engines share no memory, cache or thread. Its only argument says
-as JSON what to read.
+Each runs in a process of its own, forked from one that has made all imports, as a training has, and
+has read nothing: so they share no memory, cache or thread.
 """
 
 from __future__ import annotations
 
-import io
-import itertools
-import json
-import os
-import sys
-import tempfile
+import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas  # noqa: F401  Arrow's to_numpy imports it, which should not count.
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+import torch
 
-from benchmarks.tables.loader_tables import IMAGE_SIZE, LIST_LENGTH, SCALARS, SEQUENCE_LENGTH
+import sparkdl_runner.data.batches.device  # noqa: F401  Imported late, which should not count.
+from benchmarks.ranks.processes import await_others
+from benchmarks.tables.loader_tables import SCALARS
+from benchmarks.tables.shard import THREADS, Shard
+from sparkdl_runner.data.batches.loader import ArrowLoader
+from sparkdl_runner.data.dataset.manifest import Manifest
+
+QUEUE_ROWS = 50_000  # Among which petastorm shuffles.
+_Batches = Iterator[Mapping[str, Any]]
 
 
-def _measure(request: dict[str, Any]) -> None:
-    """Reads a rank's shard once, and prints how long that took."""
-    try:
-        batches = _READERS[request["engine"]](request)
-    except ImportError as error:
-        print(error, flush=True)
-        return
-    print("ready", flush=True)
-    sys.stdin.readline()
-    rows, first = 0, None
+def read(engine: str, shard: Shard) -> tuple[int, float, float, float, int]:
+    """Reads one shard with a fresh loader, from making it to its last batch.
+
+    Returns:
+        Rows, seconds by the clock, by the processor (of all threads) and to the first batch, and
+        bytes of memory at most, beyond those before.
+    """
+    batches = ENGINES[engine](shard)
+    # Imports leave garbage. Collecting it takes long, and is no side's work: so before the clock.
+    gc.collect()
+    rows, first, memory = 0, 0.0, _memory("VmRSS")
+    await_others()
     began, cpu_began = time.perf_counter(), time.process_time()
-    for count in batches():
-        if first is None:
-            first = time.perf_counter() - began
-        rows += count
-        if request["row_limit"] is not None and rows >= request["row_limit"]:
-            break
-    seconds = time.perf_counter() - began
-    answer = {
-        "rows": rows,
-        "seconds": seconds,
-        "cpu_seconds": time.process_time() - cpu_began,
-        "first_batch_seconds": first or seconds,
-        "peak_rss": _peak_rss(),
-    }
-    print(json.dumps(answer), flush=True)
-    os._exit(0)  # a reader that was left in the middle may take long to stop its threads
+    ended, cpu_ended = began, cpu_began
+    for batch in batches:
+        rows += _rows(batch)
+        ended, cpu_ended = time.perf_counter(), time.process_time()
+        first = first or ended - began
+    return rows, ended - began, cpu_ended - cpu_began, first, _memory("VmHWM") - memory
 
 
-def _peak_rss() -> int:
-    """Bytes; unlike getrusage's, of this program alone and not of what it was started from."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0
+def _memory(name: str) -> int:
+    """Bytes; unlike getrusage's, of this process alone and not of what it was forked from."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
-_Reader = Callable[[dict[str, Any]], Callable[[], Iterator[int]]]
-
-
-def _arrow(request: dict[str, Any], **more: Any) -> Callable[[], Iterator[int]]:
-    import pyarrow.fs
-    import torch  # noqa: F401  A training has imported it, and so have the others here.
-
-    import sparkdl_runner.data.batches.device  # noqa: F401  Late imports should not count.
-    from sparkdl_runner.data.batches.loader import ArrowLoader
-    from sparkdl_runner.data.dataset.manifest import Manifest
-
-    directory, filesystem = request["directory"], pyarrow.fs.LocalFileSystem()
-    if request["table"] == "image":
-        more["images"] = {"image": IMAGE_SIZE}
-    elif request["table"] == "padded":
-        more["pad"] = {"visits": LIST_LENGTH}
-    elif request["table"] == "ragged":
-        more["ragged"] = ["visits"]
-    elif request["table"] == "packed":
-        more["pack"] = {"tokens": SEQUENCE_LENGTH}
-
-    def batches() -> Iterator[int]:
-        with ArrowLoader(
-            Manifest.read(filesystem, directory),
-            filesystem,
-            directory,
-            batch_size=request["batch_size"],
-            cur_shard=request["rank"],
-            shard_count=request["ranks"],
-            num_epochs=request["epochs"],
-            workers_count=request["workers_count"],
-            tail="uneven",
-            **more,
-        ) as loader:
-            yield from map(_COUNTS.get(request["table"], _rows), loader)
-
-    return batches
-
-
-def _rows(batch: dict[str, Any]) -> int:
-    """Rows of a batch, counted as the other readers' are: it costs them and us the same."""
+def _rows(batch: Mapping[str, Any]) -> int:
+    if "visits_offsets" in batch:
+        return len(batch["visits_offsets"]) - 1
     return len(next(iter(batch.values())))
 
 
-_COUNTS: dict[str, Callable[[dict[str, Any]], int]] = {
-    "packed": lambda batch: int(np.count_nonzero(batch["tokens_document_ids"].numpy())),
-    "ragged": lambda batch: len(batch["visits_offsets"]) - 1,
-}
-"""How rows, or tokens, are counted where the first array of a batch is not one entry a row."""
+def _arrow(shard: Shard, **more: Any) -> _Batches:
+    filesystem = pyarrow.fs.LocalFileSystem()
+    with ArrowLoader(
+        Manifest.read(filesystem, shard.folder),
+        filesystem,
+        shard.folder,
+        batch_size=shard.batch_size,
+        shuffle=shard.shuffle,
+        seed=shard.seed,
+        cur_shard=shard.rank,
+        shard_count=shard.ranks,
+        workers_count=THREADS,
+        tail="uneven",
+        ragged=["visits"] if shard.table == "ragged" else [],
+        **more,
+    ) as loader:
+        yield from loader
 
 
-def _petastorm(request: dict[str, Any], *, by_row: bool) -> Callable[[], Iterator[int]]:
-    from petastorm import TransformSpec, make_batch_reader
+def _petastorm(shard: Shard, *, by_row: bool) -> _Batches:
+    from petastorm import make_batch_reader
+    from petastorm.errors import NoDataAvailableError
     from petastorm.pytorch import BatchedDataLoader, DataLoader
 
-    directory = Path(request["directory"])
-    transform = None
-    if request["table"] == "vector":  # petastorm's converter stores ML vectors as arrays
-        directory = directory.with_name(directory.name.replace("vector", "vector_as_array"))
-    if request["table"] == "image":
-
-        def decode(frame: Any) -> Any:
-            frame["image"] = frame["image"].map(_pillow)
-            return frame
-
-        field = ("image", np.uint8, (*IMAGE_SIZE, 3), False)
-        transform = TransformSpec(decode, edit_fields=[field])
-    urls = [f"file://{path}" for path in sorted(directory.glob("*.parquet"))]
-    loader_class = DataLoader if by_row else BatchedDataLoader
-
-    def batches() -> Iterator[int]:
-        reader = make_batch_reader(
-            urls,
-            cur_shard=request["rank"],
-            shard_count=request["ranks"],
-            num_epochs=request["epochs"],
-            workers_count=request["workers_count"],
-            transform_spec=transform,
-        )
-        with loader_class(
+    def batches() -> _Batches:
+        try:
+            reader = make_batch_reader(
+                [f"file://{path}" for path in sorted(Path(shard.folder).glob("*.parquet"))],
+                cur_shard=shard.rank,
+                shard_count=shard.ranks,
+                seed=shard.seed,
+                shuffle_row_groups=shard.shuffle,
+                workers_count=THREADS,
+            )
+        except NoDataAvailableError:
+            return  # It cuts no row groups: with fewer of them than ranks, some have nothing.
+        with (DataLoader if by_row else BatchedDataLoader)(
             reader,
-            batch_size=request["batch_size"],
-            shuffling_queue_capacity=request["capacity"],
+            batch_size=shard.batch_size,
+            shuffling_queue_capacity=QUEUE_ROWS if shard.shuffle else 0,
         ) as loader:
-            for batch in loader:
-                yield len(next(iter(batch.values())))
+            yield from loader
 
-    return batches
-
-
-def _shard(request: dict[str, Any]) -> list[tuple[Path, int]]:
-    import pyarrow.parquet as pq
-
-    groups = [
-        (path, group)
-        for path in sorted(Path(request["directory"]).glob("*.parquet"))
-        for group in range(pq.ParquetFile(path).num_row_groups)
-    ]
-    return groups[request["rank"] :: request["ranks"]]
+    return batches()
 
 
-def _naive(request: dict[str, Any]) -> Callable[[], Iterator[int]]:
-    """A loop written by hand: a row group, a random permutation, slices."""
-    import pandas  # noqa: F401  Arrow's to_numpy imports it, which should not count.
-    import pyarrow.parquet as pq
-    import torch
+def _naive(shard: Shard) -> _Batches:
+    """A loop written by hand: row groups, a random permutation of each, slices.
 
-    def batches() -> Iterator[int]:
-        for _ in range(request["epochs"]):
-            groups = _shard(request)
-            for place in torch.randperm(len(groups)).tolist():
-                path, group = groups[place]
-                table = pq.ParquetFile(path).read_row_group(group)
-                order = torch.randperm(table.num_rows)
-                if request["table"] in _LISTS:
-                    yield from _naive_lists(request, table.take(order.numpy()))
-                    continue
-                tensors = {
-                    name: torch.index_select(torch.from_numpy(_numbers(table, name)), 0, order)
-                    for name in table.column_names
-                }
-                for start in range(0, table.num_rows, request["batch_size"]):
-                    end = start + request["batch_size"]
-                    batch = {name: tensor[start:end] for name, tensor in tensors.items()}
-                    yield len(next(iter(batch.values())))
-
-    return batches
-
-
-_LISTS = ("padded", "ragged", "string")
+    A rank takes every so manieth row group; where there are fewer of them than ranks, its share of
+    all rows. Rows that fill no batch wait for those of the next row group.
+    """
+    generator = torch.Generator().manual_seed(shard.seed)
+    parts = _parts(shard)
+    places = torch.randperm(len(parts), generator=generator).tolist()
+    held: list[dict[str, Any]] = []
+    rows, size = 0, shard.batch_size
+    for place in places if shard.shuffle else range(len(parts)):
+        table = _decoded(parts[place])
+        columns = {name: table.column(name).combine_chunks() for name in table.column_names}
+        order = torch.randperm(len(table), generator=generator) if shard.shuffle else None
+        held.append({name: _shuffled(shard.table, one, order) for name, one in columns.items()})
+        rows += len(table)
+        if rows < size:
+            continue
+        joined = _joined(held)
+        for start in range(0, rows - size + 1, size):
+            yield _batch(joined, start, size, shard.table)
+        left, rows = rows - rows % size, rows % size
+        held = [{name: one[left:] for name, one in joined.items()}]
+    if rows:
+        yield _batch(_joined(held), 0, rows, shard.table)
 
 
-def _naive_lists(request: dict[str, Any], table: Any) -> Iterator[int]:
-    """Batches of a shuffled row group whose rows differ in length."""
-    import torch
-
-    column = table.column(0).combine_chunks()
-    for start in range(0, len(column), request["batch_size"]):
-        rows = column.slice(start, request["batch_size"])
-        batch: Any
-        if request["table"] == "string":
-            batch = rows.to_pylist()
-        else:
-            offsets = torch.from_numpy(rows.offsets.to_numpy().astype(np.int64))
-            batch = torch.from_numpy(rows.flatten().to_numpy().copy())
-            offsets = offsets - offsets[0]
-            if request["table"] == "padded":
-                padded = torch.zeros(len(rows), LIST_LENGTH, dtype=batch.dtype)
-                padded[torch.arange(LIST_LENGTH) < offsets.diff()[:, None]] = batch
-                batch = padded
-        yield len(rows)
+_Part = tuple[Path, int, int, int]  # A row group: path, number, and which of its rows.
 
 
-def _numbers(table: Any, name: str) -> Any:
-    column = table.column(name).combine_chunks()
-    kind = str(column.type)
-    if kind.startswith("struct"):
-        column = column.field("values")
-        kind = str(column.type)
-    if kind.startswith("list"):
-        return column.flatten().to_numpy().reshape(len(column), -1)
-    if kind == "binary":
-        return np.stack([_pillow(value.as_py()) for value in column])
-    return column.to_numpy()
+def _parts(shard: Shard) -> list[_Part]:
+    groups = []
+    for path in sorted(Path(shard.folder).glob("*.parquet")):
+        footer = pq.ParquetFile(path).metadata
+        groups += [(path, at, footer.row_group(at).num_rows) for at in range(footer.num_row_groups)]
+    if len(groups) >= shard.ranks:
+        return [(path, at, 0, rows) for path, at, rows in groups[shard.rank :: shard.ranks]]
+    total = sum(rows for _, _, rows in groups)
+    first, last = (total * one // shard.ranks for one in (shard.rank, shard.rank + 1))
+    begins = accumulate((rows for _, _, rows in groups), initial=0)
+    parts = (
+        (path, at, max(first - begin, 0), min(last - begin, rows))
+        for (path, at, rows), begin in zip(groups, begins, strict=False)
+    )
+    return [one for one in parts if one[2] < one[3]]
 
 
-def _hugging_face(request: dict[str, Any]) -> Callable[[], Iterator[int]]:
-    """Documents packed by ``map``, as Hugging Face's own examples do it, and torch's loader."""
-    import datasets
-    from torch.utils.data import DataLoader
-
-    if request["table"] != "packed":
-        raise ImportError("measured for packing only")
-
-    def pack(examples: dict[str, Any]) -> dict[str, Any]:
-        tokens = list(itertools.chain(*examples["tokens"]))
-        starts = range(0, len(tokens), SEQUENCE_LENGTH)
-        return {"tokens": [tokens[start : start + SEQUENCE_LENGTH] for start in starts]}
-
-    def collate(rows: list[dict[str, Any]]) -> Any:
-        import torch
-
-        return torch.nn.utils.rnn.pad_sequence([row["tokens"] for row in rows], batch_first=True)
-
-    def batches() -> Iterator[int]:
-        paths = sorted(map(str, Path(request["directory"]).glob("*.parquet")))
-        with tempfile.TemporaryDirectory() as cache:
-            documents = datasets.Dataset.from_parquet(paths, cache_dir=cache)
-            documents = documents.shard(request["ranks"], request["rank"])
-            packed = documents.map(pack, batched=True).with_format("torch")
-            loader = DataLoader(packed, batch_size=16, shuffle=True, collate_fn=collate)
-            for _ in range(request["epochs"]):
-                for batch in loader:
-                    yield batch.numel()
-
-    return batches
+def _decoded(part: _Part, *, use_threads: bool = True) -> pa.Table:
+    path, group, begin, end = part
+    table = pq.ParquetFile(path).read_row_group(group, use_threads=use_threads)
+    return table.slice(begin, end - begin)
 
 
-def _decode_only(request: dict[str, Any]) -> Callable[[], Iterator[int]]:
-    """Arrow's decoding, in as many threads, of which nothing is made; images by Pillow."""
-    import pyarrow.parquet as pq
-
-    def read(place: tuple[Path, int]) -> int:
-        table = pq.ParquetFile(place[0]).read_row_group(place[1], use_threads=False)
-        if request["table"] == "image":
-            for value in table.column("image"):
-                _pillow(value.as_py())
-        if request["table"] == "packed":
-            return sum(len(chunk.flatten()) for chunk in table.column("tokens").chunks)
-        return int(table.num_rows)
-
-    def batches() -> Iterator[int]:
-        with ThreadPoolExecutor(request["workers_count"]) as pool:
-            for _ in range(request["epochs"]):
-                yield from pool.map(read, _shard(request))
-
-    return batches
+def _shuffled(table: str, column: Any, order: torch.Tensor | None) -> Any:
+    """A column of a row group in its new order: Arrow's own, or a tensor."""
+    if table in ("ragged", "string"):  # Rows that differ in length.
+        return column if order is None else column.take(pa.array(order.numpy()))
+    is_array = pa.types.is_list(column.type)
+    numbers: Any = torch.from_numpy((column.flatten() if is_array else column).to_numpy())
+    numbers = numbers.reshape(len(column), -1) if is_array else numbers
+    return numbers if order is None else torch.index_select(numbers, 0, order)
 
 
-def _pillow(encoded: bytes) -> Any:
-    from PIL import Image
+def _joined(held: list[dict[str, Any]]) -> dict[str, Any]:
+    if len(held) == 1:
+        return held[0]
+    is_tensor = isinstance(next(iter(held[0].values())), torch.Tensor)
+    join: Any = torch.cat if is_tensor else pa.concat_arrays
+    return {name: join([one[name] for one in held]) for name in held[0]}
 
-    return np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"))
+
+def _batch(columns: dict[str, Any], start: int, size: int, table: str) -> dict[str, Any]:
+    """A batch of the kind that our loader gives."""
+    batch = {name: column[start : start + size] for name, column in columns.items()}
+    if table == "string":
+        return {name: column.to_pylist() for name, column in batch.items()}
+    if table == "ragged":
+        lists = batch["visits"]
+        offsets = torch.from_numpy(lists.offsets.to_numpy().astype(np.int64))
+        values = torch.from_numpy(lists.flatten().to_numpy())
+        return {"visits": values, "visits_offsets": offsets - offsets[0]}
+    return batch
 
 
-_READERS: dict[str, _Reader] = {
+def _decode_only(shard: Shard) -> _Batches:
+    """Arrow's decoding, in as many threads, of which nothing is kept."""
+
+    def counted(part: _Part) -> dict[str, range]:
+        return {"": range(len(_decoded(part, use_threads=False)))}
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        yield from pool.map(counted, _parts(shard))
+
+
+ENGINES: dict[str, Callable[[Shard], _Batches]] = {
     "arrow": _arrow,
     "arrow_matrix": partial(_arrow, feature_cols=SCALARS),
     "petastorm_batched": partial(_petastorm, by_row=False),
     "petastorm_row": partial(_petastorm, by_row=True),
     "naive": _naive,
     "decode_only": _decode_only,
-    "hugging_face": _hugging_face,
 }
-
-
-if __name__ == "__main__":
-    _measure(json.loads(sys.argv[1]))
+"""By name what iterates over the batches of a shard."""

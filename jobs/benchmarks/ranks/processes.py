@@ -16,12 +16,14 @@ import psutil
 
 JOBS = Path(__file__).parents[2]
 MOST_LETTERS = 200
+START_SECONDS = 60
 _Answer = TypeVar("_Answer")
+_start: Any = None
 
 
-def module_command(module: str, *arguments: str) -> list[str]:
+def module_command(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
     """The command that runs a module of this package."""
-    return [sys.executable, "-m", f"benchmarks.{module}", *arguments]
+    return [python, "-m", f"benchmarks.{module}", *arguments]
 
 
 def module_environment() -> dict[str, str]:
@@ -30,11 +32,14 @@ def module_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
-def answer_of(module: str, request: dict[str, Any]) -> dict[str, Any]:
+def answer_of(
+    module: str, request: dict[str, Any], *, most_seconds: float | None = None
+) -> dict[str, Any]:
     """Runs a module of this package in a process of its own, and reads its last line.
 
     Raises:
         RuntimeError: It failed; with the last line of its errors.
+        subprocess.TimeoutExpired: It took more than ``most_seconds``.
     """
     done = subprocess.run(
         module_command(module, json.dumps(request)),
@@ -42,6 +47,7 @@ def answer_of(module: str, request: dict[str, Any]) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=False,
+        timeout=most_seconds,
     )
     if done.returncode:
         raise RuntimeError(last_line(done.stderr))
@@ -49,25 +55,40 @@ def answer_of(module: str, request: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def in_fresh_process(
-    function: Callable[..., _Answer], *arguments: Any, preloaded: Sequence[str]
-) -> _Answer:
-    """Calls a function in a process of its own, forked from one that has only made imports.
+def in_fresh_processes(
+    function: Callable[..., _Answer],
+    requests: Sequence[tuple[Any, ...]],
+    *,
+    preloaded: Sequence[str],
+) -> list[_Answer]:
+    """Calls a function in new processes, one for each request, and raises what it raises.
 
-    Args:
-        function: Of a module of this package.
-        arguments: Its arguments.
-        preloaded: The modules that were imported, where they are installed.
-
-    Raises:
-        Exception: What the function raised.
+    The processes are forked from one that has only imported the ``preloaded`` modules, where they
+    are installed. Where all are to begin together, the function calls :func:`await_others`.
     """
     # Where the processes find this package; petastorm's warnings are many.
     os.environ.update(module_environment(), PYTHONWARNINGS="ignore")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(preloaded))
-    with ProcessPoolExecutor(1, context) as pool:
-        return pool.submit(function, *arguments).result()
+    context.set_forkserver_preload(["__main__", *preloaded])
+    start = (context.Barrier(len(requests)),)
+    with ProcessPoolExecutor(len(requests), context, _remember, start) as pool:
+        answers = [pool.submit(function, *one) for one in requests]
+        return [one.result() for one in answers]
+
+
+def _remember(start: Any) -> None:
+    global _start
+    _start = start
+
+
+def await_others() -> None:
+    """Waits in a process of :func:`in_fresh_processes` until all of them are here.
+
+    Raises:
+        threading.BrokenBarrierError: One is not here after a minute: it failed before.
+    """
+    if _start is not None:
+        _start.wait(START_SECONDS)
 
 
 def cpu_seconds() -> float:

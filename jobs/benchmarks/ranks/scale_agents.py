@@ -1,7 +1,7 @@
 """Many agents in one process, for the scale benchmark: the log channel's protocol, no workers.
 
-``python -m benchmarks.ranks.scale_agents``: the first line of standard input is JSON with the driver's
-address and the channel's key, and who this process's agents are.
+``python -m benchmarks.ranks.scale_agents``: the first line of standard input is JSON with the
+driver's address and the channel's key, and who this process's agents are.
 """
 
 from __future__ import annotations
@@ -125,8 +125,7 @@ def _hear(death: asyncio.Event) -> None:
 
 async def _run_all(given: Mapping[str, Any]) -> None:
     death = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_reader(sys.stdin, _hear, death)
+    asyncio.get_running_loop().add_reader(sys.stdin, _hear, death)
     key = bytes.fromhex(given["key"])
     agents = [Agent(Peer.from_json(peer), key, given["victim"]) for peer in given["peers"]]
     await asyncio.gather(*(one.run(given["host"], given["port"], death) for one in agents))

@@ -1,18 +1,18 @@
 """One attempt of so many simulated ranks, for the scale benchmark: prints its figures as JSON.
 
-``python -m benchmarks.ranks.scale_driver RANKS PROCESSES SECONDS``. The driver's classes are the real
-ones; its memory and processor time are this process's own.
+``python -m benchmarks.ranks.scale_driver JSON``: the arguments of ``attempt_of``. The driver's
+classes are the real ones; its memory and processor time are this process's own.
 """
 
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.ranks.processes import module_command, module_environment
@@ -39,9 +39,8 @@ class SimulatedGang(Gang):
     def __init__(self, num_proc: int, processes: int) -> None:
         attempt = AttemptSpec(backend="torch", function=b"", config=RunConfig(), run="scale")
         super().__init__(attempt, num_proc, (), show_output=False)
-        listener = network.listen(network.LOOPBACK)
         self.server = LogServer(
-            listener,
+            network.listen(network.LOOPBACK),
             host=network.LOOPBACK,
             num_proc=num_proc,
             receiver=self,
@@ -49,13 +48,9 @@ class SimulatedGang(Gang):
         )
         self.server.watch = self.watch
         self.has_ended = threading.Event()
+        command = module_command("ranks.scale_agents")
         self.agents = [
-            subprocess.Popen(
-                module_command("ranks.scale_agents"),
-                env=module_environment(),
-                stdin=subprocess.PIPE,
-                text=True,
-            )
+            subprocess.Popen(command, env=module_environment(), stdin=subprocess.PIPE, text=True)
             for _ in range(processes)
         ]
 
@@ -85,21 +80,12 @@ class SimulatedGang(Gang):
         for peer in peers:
             shares[peer.partition // RANKS_PER_HOST % len(shares)].append(peer.to_json())
         for process, share in zip(self.agents, shares, strict=True):
-            given = {
-                "host": channel.host,
-                "port": channel.port,
-                "key": channel.key.hex(),
-                "victim": self.num_proc // 2,
-                "peers": share,
-            }
-            self._say(process, json.dumps(given))
+            where = {"host": channel.host, "port": channel.port, "key": channel.key.hex()}
+            given = {**where, "victim": self.num_proc // 2, "peers": share}
+            self.say(process, json.dumps(given))
 
-    def kill_one(self) -> None:
-        """Lets the worker of one rank die."""
-        for process in self.agents:
-            self._say(process, "die")
-
-    def _say(self, process: subprocess.Popen[str], line: str) -> None:
+    def say(self, process: subprocess.Popen[str], line: str) -> None:
+        """Tells a process of agents something: who they are, or that the victim's worker dies."""
         if process.stdin is not None:
             process.stdin.write(line + "\n")
             process.stdin.flush()
@@ -126,7 +112,7 @@ def attempt_of(num_proc: int, processes: int, seconds: float) -> dict[str, float
     ]
     cpu = time.process_time()
     assignments_of(peers, backend="torch", attempt=0, version=__version__)
-    figures = {"assignment_cpu_s": time.process_time() - cpu}
+    figures = {"ranks assigned": time.process_time() - cpu}
     gang = SimulatedGang(num_proc, processes)
     try:
         clock, cpu = time.perf_counter(), time.process_time()
@@ -137,24 +123,27 @@ def attempt_of(num_proc: int, processes: int, seconds: float) -> dict[str, float
             if time.perf_counter() - clock > PATIENCE_SECONDS:
                 raise TimeoutError(f"{joined} of {num_proc} ranks have joined")
             time.sleep(0.5)
-        figures["joined_s"] = time.perf_counter() - clock
-        figures["joined_cpu_s"] = time.process_time() - cpu
+        figures["all joined"] = time.perf_counter() - clock
+        figures["joining"] = time.process_time() - cpu
         clock, cpu = time.perf_counter(), time.process_time()
         time.sleep(seconds)
         passed = time.perf_counter() - clock
-        figures["watching_cores"] = (time.process_time() - cpu) / passed
+        figures["watching"] = (time.process_time() - cpu) / passed
         clock, cpu = time.perf_counter(), time.process_time()
-        gang.kill_one()
+        for process in gang.agents:
+            gang.say(process, "die")
         try:
             result_of(gang.run(), gang.attempt.run)
             raise AssertionError("the failure was not heard")
         except RunnerError as error:
             told = str(error)
-        figures["failure_s"] = time.perf_counter() - clock
-        figures["failure_cpu_s"] = time.process_time() - cpu
-        figures["error_characters"] = len(told)
-        figures["names_the_cause"] = told.startswith(f"Rank {num_proc // 2} of {num_proc} ")
-        figures["memory_mb"] = _peak_bytes() / 1e6
+        figures["failure told"] = time.perf_counter() - clock
+        figures["telling"] = time.process_time() - cpu
+        figures["error"] = len(told)
+        figures["cause named"] = float(told.startswith(f"Rank {num_proc // 2} of {num_proc} "))
+        # Not getrusage's: that counts what the process that started this one had.
+        peak = Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
+        figures["memory"] = int(peak) * 1024 / 1e6
     finally:
         gang.close()
         gang.server.close()
@@ -164,10 +153,5 @@ def attempt_of(num_proc: int, processes: int, seconds: float) -> dict[str, float
     return figures
 
 
-def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 if __name__ == "__main__":
-    ranks, among, watched = sys.argv[1:]
-    print(json.dumps(attempt_of(int(ranks), int(among), float(watched))))
+    print(json.dumps(attempt_of(**json.loads(sys.argv[1]))))

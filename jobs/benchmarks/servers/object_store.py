@@ -6,15 +6,18 @@ import contextlib
 import http.client
 import itertools
 import logging
+import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+BUCKET = "tables"
 _SLOW_DOWN = (503, "SlowDown", "Please reduce your request rate.")
 Refusal = tuple[int, str, str]
 """An error's HTTP status, S3 code and message."""
@@ -45,10 +48,6 @@ class ObjectStore:
     """Whether a request is answered as it was before; not where several write at once."""
     _remembered: dict[tuple[str, str, str | None], _Answer] = field(default_factory=dict)
 
-    def forget(self) -> None:
-        """Answers anew, since objects were put past the front."""
-        self._remembered.clear()
-
     def options(self, url: str | None = None) -> dict[str, Any]:
         """The arguments of ``pyarrow.fs.S3FileSystem`` to reach the front, or the server itself."""
         return {
@@ -57,6 +56,34 @@ class ObjectStore:
             "endpoint_override": url or self.url,
             "region": "us-east-1",
         }
+
+    def environment(self) -> dict[str, str]:
+        """The variables by which boto3, LitData and mosaicml-streaming reach the front."""
+        keys = dict.fromkeys(["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"], "reader")
+        urls = dict.fromkeys(["AWS_ENDPOINT_URL", "S3_ENDPOINT_URL"], self.url)
+        return {**keys, **urls, "AWS_DEFAULT_REGION": "us-east-1"}
+
+    def forget(self) -> None:
+        """Answers anew, since objects were put past the front."""
+        self._remembered.clear()
+
+    def upload(self, folder: Path) -> str:
+        """Puts a folder into the bucket, past the front's delays and errors; returns its URL."""
+        from pyarrow import fs
+
+        behind = fs.S3FileSystem(**self.options(self.behind), allow_bucket_creation=True)
+        behind.create_dir(BUCKET)
+        for path in filter(Path.is_file, folder.rglob("*")):
+            # Not by copy_files, which keeps the interpreter from the server in this process.
+            target = f"{BUCKET}/{folder.name}/{path.relative_to(folder)}"
+            with path.open("rb") as source, behind.open_output_stream(target) as stream:
+                shutil.copyfileobj(source, stream, 1 << 20)
+        self.forget()
+        return self.url_of(folder)
+
+    def url_of(self, folder: Path) -> str:
+        """Where a folder is, once it was put there."""
+        return f"s3://{BUCKET}/{folder.name}"
 
 
 def every(count: int | None, refusal: Refusal = _SLOW_DOWN) -> Callable[..., Refusal | None]:

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -23,20 +22,10 @@ DEFAULTS = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUT
 
 
 class TrackingServer:
-    """``mlflow server`` on an SQLite database, with its artifacts behind it.
+    """``mlflow server`` on an SQLite database in a folder, or as its ``options`` say otherwise."""
 
-    Args:
-        folder: Where database, artifacts and log go.
-        options: More of its command line.
-        environment: More of its environment.
-    """
-
-    def __init__(
-        self, folder: Path, *options: str, environment: dict[str, str] | None = None
-    ) -> None:
-        self._folder = folder
-        self._options = options
-        self._environment = environment or {}
+    def __init__(self, folder: Path, *options: str) -> None:
+        self._folder, self._options = folder, options
         self._port = _port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -51,14 +40,10 @@ class TrackingServer:
         command += ["--port", str(self._port), "--workers", "1"]
         command += ["--backend-store-uri", f"sqlite:///{self._folder}/mlflow.db"]
         command += ["--artifacts-destination", str(self._folder / "artifacts"), *self._options]
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW")}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("MLFLOW")} | DEFAULTS
         with (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                command,
-                env={**environment, **DEFAULTS, **self._environment},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+                command, env=environment, stdout=log, stderr=log, start_new_session=True
             )
         deadline = time.monotonic() + START_SECONDS
         while not self._answers():
@@ -68,27 +53,24 @@ class TrackingServer:
 
     def stop(self) -> None:
         """Kills it and all that it started, as a crash would."""
-        if self._process is None:
-            return
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._process = None
+        if self._process:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
 
     def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=1):  # noqa: S310 - http
-                return True
-        except urllib.error.HTTPError:
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(f"{self.url}/health", timeout=1).close()  # noqa: S310 - http
             return True
-        except OSError:
-            return False
+        return False
 
 
 def _port() -> int:
     """A free port, of those that the kernel gives to nobody: it stays free until the next start."""
-    given = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
-        port = random.randrange(10_000, int(given[0]))
+        # Where it gives nearly all of them, one may be taken meanwhile.
+        port = random.randrange(10_000, given if given > 20_000 else 60_000)
         with contextlib.suppress(OSError), socket.socket() as free:
             free.bind(("127.0.0.1", port))
             return port

@@ -1,1 +1,1 @@
-"""How cases are measured, summed up and shown."""
+"""Measures cases, sums them up and shows them."""

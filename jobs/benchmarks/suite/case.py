@@ -1,4 +1,4 @@
-"""What is measured: a case, whose figures ours and its peers give in turns."""
+"""A case: one piece of work, which this package and its peers do in turns."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ class Figure:
         better: Which of two numbers is the better one.
         least_ratios: Goals by side of ours: over the turns, the median of how many times as good
             it is as each peer.
+        least_worst_ratios: The same of its worst turn.
         bound: A goal: our worst number is no worse than this.
     """
 
     unit: str
     better: Literal["more", "less"]
     least_ratios: Mapping[str, float] = field(default_factory=dict)
+    least_worst_ratios: Mapping[str, float] = field(default_factory=dict)
     bound: float | None = None
 
     def times_as_good(self, ours: float, theirs: float) -> float:
-        """How many times as good our number is; infinite beside a peer's nothing."""
-        good, bad = (ours, theirs) if self.better == "more" else (theirs, ours)
-        return good / bad if bad else float("inf")
+        """How many times as good our number is; neither is 0."""
+        return ours / theirs if self.better == "more" else theirs / ours
 
     def worst(self, values: list[float]) -> float:
         """The worst of several numbers."""
@@ -46,26 +47,30 @@ class Case:
         figures: What each side measures.
         ours: By name the ways of this package.
         peers: By name what a user would take instead.
+        limits: By name what does less than the work, so that no side can pass it; no ratios.
         turns: How often each side measures; all ratios are of the same turn.
         most_turns: More turns follow, up to so many, until the ratios of all figures with a goal
             are known to 2 %. By default none.
         warm_ups: Turns before these. The first of them is reported as the cold figure, and no
             other number of theirs counts. None where each measurement has a process of its own.
+        turns_repeat: Whether all turns are of the same work, so that what differs is noise.
         facts: What a reader must know: ranks, the batch of a rank and of all, what the time
             includes, whether more ranks have the same work each (``"scaling": "weak"``) or share
-            it (``"strong"``).
+            it (``"strong"``), and which case has one rank (see :mod:`benchmarks.suite.scaling`).
     """
 
     name: str
     figures: Mapping[str, Figure]
     ours: Mapping[str, Measure]
     peers: Mapping[str, Measure] = field(default_factory=dict)
+    limits: Mapping[str, Measure] = field(default_factory=dict)
     turns: int = 1
     most_turns: int | None = None
     warm_ups: int = 0
+    turns_repeat: bool = True
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def sides(self) -> dict[str, Measure]:
-        """Ours and the peers."""
-        return {**self.ours, **self.peers}
+        """Ours, the peers and the limits."""
+        return {**self.ours, **self.peers, **self.limits}

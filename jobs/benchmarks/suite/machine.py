@@ -1,20 +1,21 @@
-"""Where figures were measured: the hardware, and the versions of what ran."""
+"""Describes the machine: its hardware, and the versions of Python and libraries."""
 
 from __future__ import annotations
 
 import functools
 import os
 import platform
+import subprocess
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-_PACKAGES = (
-    *("sparkdl-runner", "pyspark", "torch", "horovod", "pyarrow", "petastorm", "mlflow"),
-    *("ray", "litdata", "mosaicml-streaming", "datasets", "torchdata"),
-)
+from sparkdl_runner.base.cores import usable_cores
+
+_PACKAGES = ("sparkdl-runner", "pyspark", "torch", "horovod", "pyarrow", "petastorm", "mlflow")
 
 
 @functools.cache
@@ -24,7 +25,7 @@ def machine() -> dict[str, Any]:
     models = [line.partition(":")[2].strip() for line in described if line.startswith("model name")]
     return {
         "processor": models[0] if models else platform.processor(),
-        "physical_cores": psutil.cpu_count(logical=False) or psutil.cpu_count() or 1,
+        "physical_cores": min(psutil.cpu_count(logical=False) or 1, usable_cores()),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpus": _gpus(),
@@ -39,8 +40,12 @@ def _gpus() -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python, of this package and of the libraries beside it."""
+    """The versions of Python, of this package and its sources, and of the libraries beside it."""
     found = {"python": platform.python_version()}
+    show = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    with suppress(OSError):
+        commit = subprocess.run(show, capture_output=True, text=True, check=False).stdout.strip()
+        found |= {"commit": commit} if commit else {}
     for package in _PACKAGES:
         try:
             found[package] = metadata.version(package)

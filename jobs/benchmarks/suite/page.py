@@ -8,7 +8,7 @@ from string import Template
 from typing import Any
 
 from benchmarks.suite.compare import comparison
-from benchmarks.suite.report import missed
+from benchmarks.suite.report import missed, undecided
 from benchmarks.suite.text import number
 
 
@@ -27,17 +27,19 @@ def _body(report: Mapping[str, Any], old: Mapping[str, Any] | None) -> Iterator[
     yield f"<h1>{html.escape(report['command'])}</h1>"
     yield f"<p>{report['date']}, configuration {report['configuration'][:12]}</p>"
     yield f"<p class=facts>{_facts(where)}</p>"
-    if sentences := missed(report):
-        yield "<h2>Goals that were missed</h2><ul>"
-        yield from (f"<li>{html.escape(one)}</li>" for one in sentences)
-        yield "</ul>"
+    goals = {"Goals that were missed": missed, "Goals on which the turns do not decide": undecided}
+    for title, sentences in goals.items():
+        if told := sentences(report):
+            yield f"<h2>{title}</h2><ul>"
+            yield from (f"<li>{html.escape(one)}</li>" for one in told)
+            yield "</ul>"
     if old:
-        told = html.escape(comparison(old, report))
-        yield f"<h2>Beside {old['date']}</h2><pre>{told}</pre>"
+        table = html.escape(comparison(old, report))
+        yield f"<h2>Beside {old['date']}</h2><pre>{table}</pre>"
     for name, part in report["parts"].items():
         yield f"<h2>{html.escape(name)}</h2><p class=facts>{_facts(part['settings'])}</p>"
         if "unavailable" in part:
-            yield f"<p>No figures: {html.escape(part['unavailable'])}</p>"
+            yield f"<p>No more figures: {html.escape(part['unavailable'])}</p>"
         for case in part["cases"]:
             yield from _case(case)
 

@@ -8,14 +8,15 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks.suite.case import Case, Figure
-from benchmarks.suite.machine import machine, versions
-from benchmarks.suite.statistics import NOISE, interval, spread
+from benchmarks.suite.case import Case
+from benchmarks.suite.machine import machine
+from benchmarks.suite.scaling import ONE_RANK, scaling_efficiency
+from benchmarks.suite.statistics import LEAST_PAIRS, NOISE, interval, spread
 from benchmarks.suite.turns import pair_ratios
 
 
 def case_report(case: Case, found: Mapping[str, Any]) -> dict[str, Any]:
-    """What a case showed.
+    """The report of a case.
 
     Args:
         case: Which.
@@ -26,13 +27,14 @@ def case_report(case: Case, found: Mapping[str, Any]) -> dict[str, Any]:
     unavailable = {side: one["unavailable"] for side, one in found.items() if "unavailable" in one}
     return {
         "name": case.name,
-        "facts": {**case.facts, **_efficiency_note(case.facts)},
+        "facts": dict(case.facts),
         "ours": list(case.ours),
         "turns": max(len(one["values"]) for one in found.values()),
         "warm_ups": case.warm_ups,
         "figures": figures,
         "unavailable": unavailable,
         "missed": list(_missed(case, figures, unavailable)),
+        "undecided": list(_undecided(case, figures)),
     }
 
 
@@ -49,7 +51,7 @@ def _figure_report(case: Case, name: str, found: Mapping[str, Any]) -> dict[str,
             "median": statistics.median(values),
             "worst": figure.worst(values),
             "spread": spread(values),
-            "is_noise": spread(values) > NOISE,
+            "is_noise": case.turns_repeat and spread(values) > NOISE,
         }
     ratios: dict[str, dict[str, Any]] = {}
     for ours in case.ours:
@@ -61,7 +63,11 @@ def _figure_report(case: Case, name: str, found: Mapping[str, Any]) -> dict[str,
                     "interval": interval(pairs),
                     "pairs": len(pairs),
                 }
-    goals = {"least_ratios": figure.least_ratios, "bound": figure.bound}
+    goals = {
+        "least_ratios": figure.least_ratios,
+        "least_worst_ratios": figure.least_worst_ratios,
+        "bound": figure.bound,
+    }
     return {"unit": figure.unit, "better": figure.better, **goals, "sides": sides, "ratios": ratios}
 
 
@@ -72,52 +78,72 @@ def _missed(
     for side in case.ours:
         if side in unavailable:
             yield f"{case.name}: {side} gave no figure: {unavailable[side]}"
+        elif not any(side in figure["sides"] for figure in figures.values()):
+            yield f"{case.name}: {side} gave no number"
     for name, figure in case.figures.items():
-        yield from _missed_of(case, name, figure, figures[name])
+        for side, numbers in figures[name]["sides"].items():
+            if side in case.ours and figure.bound is not None:
+                worst = numbers["worst"]
+                if figure.worst([worst, figure.bound]) != figure.bound:
+                    most = "at least" if figure.better == "more" else "at most"
+                    unit = f" {figure.unit}" if figure.unit else ""
+                    yield (
+                        f"{case.name}: {name} of {side} was {worst:.4g}{unit} at worst, and "
+                        f"should be {most} {figure.bound:.4g}"
+                    )
+        yield from (text for text, is_sure in _ratios_missed(case, name, figures[name]) if is_sure)
 
 
-def _missed_of(case: Case, name: str, figure: Figure, found: Mapping[str, Any]) -> Iterator[str]:
-    for side in case.ours:
-        numbers = found["sides"].get(side)
-        if figure.bound is not None and numbers:
-            worst = numbers["worst"]
-            if figure.worst([worst, figure.bound]) != figure.bound:
-                most = "at least" if figure.better == "more" else "at most"
-                yield (
-                    f"{case.name}: {name} of {side} was {worst:.4g} {figure.unit} at worst, and "
-                    f"should be {most} {figure.bound:.4g}"
-                )
-        for peer, ratio in found["ratios"].get(side, {}).items():
-            least = figure.least_ratios.get(side)
-            if least and ratio["median"] < least:
-                yield (
-                    f"{case.name}: {name} of {side} was {ratio['median']:.3f} times as good as "
-                    f"that of {peer}, and should be {least:g} times"
-                )
+def _undecided(case: Case, figures: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each goal of a ratio on which the turns that were measured do not decide."""
+    for name, figure in case.figures.items():
+        for side in figure.least_ratios.keys() | figure.least_worst_ratios.keys():
+            if side in case.ours and not figures[name]["ratios"].get(side):
+                yield f"{case.name}: {name} of {side} had no peer beside it"
+        for text, is_sure in _ratios_missed(case, name, figures[name]):
+            if not is_sure:
+                yield f"{text}; too few turns or too much noise to be sure"
 
 
-def _efficiency_note(facts: Mapping[str, Any]) -> dict[str, str]:
-    """A word on scaling efficiency, where ranks have no core each."""
-    ranks, cores = facts.get("ranks", 1), machine()["physical_cores"]
-    if not isinstance(ranks, int) or ranks <= cores:
-        return {}
-    return {"scaling_efficiency": f"none: {ranks} ranks share {cores} physical cores"}
+def _ratios_missed(case: Case, name: str, found: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """A sentence for each ratio below its goal, and whether that is sure."""
+    figure = case.figures[name]
+    for side, peers in found["ratios"].items():
+        for peer, ratio in peers.items():
+            goals = {
+                "": (figure.least_ratios, ratio["median"], ratio["interval"][1]),
+                " at worst": (figure.least_worst_ratios, ratio["worst"], ratio["worst"]),
+            }
+            for when, (least, times, most) in goals.items():
+                if side in least and times < least[side]:
+                    text = (
+                        f"{case.name}: {name} of {side} was {times:.3f} times as good as that of "
+                        f"{peer}{when}, and should be {least[side]:g} times"
+                    )
+                    yield text, ratio["pairs"] >= LEAST_PAIRS and most < least[side]
 
 
 def part_report(settings: Mapping[str, Any], cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a part showed, with the settings of its command."""
+    """The report of a part, with the settings of its command."""
+    named = {case["name"]: case for case in cases}
+    for case in cases:
+        if efficiency := scaling_efficiency(case, named.get(case["facts"].get(ONE_RANK))):
+            case["facts"]["scaling_efficiency"] = efficiency
     return {"settings": settings, "cases": cases}
 
 
-def suite_report(command: str, date: str, parts: Mapping[str, Any]) -> dict[str, Any]:
+def suite_report(
+    command: str, date: str, versions: Mapping[str, str], parts: Mapping[str, Any]
+) -> dict[str, Any]:
     """The whole report.
 
     Args:
         command: What was run.
         date: When, as ``2026-11-30``.
+        versions: Of all that ran.
         parts: By name each part's report.
     """
-    where = {"machine": machine(), "versions": versions()}
+    where = {"machine": machine(), "versions": dict(versions)}
     settings = {name: one["settings"] for name, one in parts.items()}
     canonical = json.dumps([where, settings], sort_keys=True, default=str)
     return {
@@ -130,10 +156,18 @@ def suite_report(command: str, date: str, parts: Mapping[str, Any]) -> dict[str,
 
 
 def missed(report: Mapping[str, Any]) -> list[str]:
-    """A sentence for each goal that was missed, and for each part that gave none."""
+    """A sentence for each goal that was missed, and for each part that did not end."""
     sentences = []
     for name, part in report["parts"].items():
         if "unavailable" in part:
-            sentences.append(f"{name} gave no figures: {part['unavailable']}")
+            sentences.append(f"{name} gave no more figures: {part['unavailable']}")
         sentences += [f"{name}: {one}" for case in part["cases"] for one in case["missed"]]
     return sentences
+
+
+def undecided(report: Mapping[str, Any]) -> list[str]:
+    """A sentence for each goal on which the turns do not decide."""
+    parts = report["parts"].items()
+    return [
+        f"{name}: {one}" for name, part in parts for c in part["cases"] for one in c["undecided"]
+    ]

@@ -1,4 +1,4 @@
-"""What many turns say: the middle, the spread, and how sure a median is."""
+"""Statistics of many turns: the spread, and an interval for the median."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Sequence
 NOISE = 0.1
 """A figure whose spread is more than this share of its median is marked as noise."""
 SURE = 0.95
+LEAST_PAIRS = 6
+"""Of fewer turns no interval is as sure as that."""
 
 
 def spread(values: Sequence[float]) -> float:
@@ -21,10 +23,11 @@ def spread(values: Sequence[float]) -> float:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Where the median lies with 95 % certainty, whatever the distribution is.
+    """An interval that holds the true median with 95 % certainty, for any distribution.
 
     The ends are values themselves: the chance that so few of n fall on one side of the true median
-    is binomial. Of fewer than six values these are the least and the greatest, which is less sure.
+    is binomial. Of fewer than ``LEAST_PAIRS`` these are the least and the greatest, which is less
+    sure.
     """
     ordered = sorted(values)
     count = len(ordered)

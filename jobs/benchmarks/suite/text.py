@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, zip_longest
 from typing import Any
 
-from benchmarks.suite.report import missed
+from benchmarks.suite.report import missed, undecided
 
 
 def text(report: Mapping[str, Any]) -> str:
@@ -14,11 +14,12 @@ def text(report: Mapping[str, Any]) -> str:
     lines: list[str] = []
     for name, part in report["parts"].items():
         if "unavailable" in part:
-            lines += ["", f"{name}: no figures: {part['unavailable']}"]
+            lines += ["", f"{name}: no more figures: {part['unavailable']}"]
         for _, cases in groupby(part["cases"], key=_headings):
             lines += ["", aligned(_rows(name, list(cases)))]
-    lines += ["", *(f"Missed: {one}" for one in missed(report))]
-    return "\n".join(lines).strip()
+    goals = [f"Missed: {one}" for one in missed(report)]
+    goals += [f"Not decided: {one}" for one in undecided(report)]
+    return "\n".join([*lines, "", *goals]).strip()
 
 
 def _headings(case: Mapping[str, Any]) -> tuple[str, ...]:

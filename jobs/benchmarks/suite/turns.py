@@ -27,7 +27,7 @@ def run(case: Case) -> dict[str, Any]:
             found[side]["cold"] = found[side]["cold"] or numbers
     turn = 0
     while turn < case.turns or (turn < (case.most_turns or 0) and not _are_known(case, found)):
-        print(f"  turn {turn + 1} of {case.turns}", flush=True)
+        print(f"  turn {turn + 1} of {max(turn + 1, case.turns)}", flush=True)
         for side, numbers in _turn(case, found, turn).items():
             found[side]["values"].append(numbers)
         turn += 1
@@ -64,13 +64,16 @@ def _are_known(case: Case, found: Mapping[str, Any]) -> bool:
 def pair_ratios(
     case: Case, found: Mapping[str, Any], figure: str, ours: str, peer: str
 ) -> list[float]:
-    """How many times as good one of ours was as a peer, turn by turn; empty if one failed."""
+    """How many times as good one of ours was as a peer, turn by turn; empty if one failed.
+
+    A turn in which one of them had nothing has no ratio.
+    """
     if "unavailable" in found[ours] or "unavailable" in found[peer]:
         return []
     return [
         case.figures[figure].times_as_good(mine[figure], theirs[figure])
         for mine, theirs in zip(found[ours]["values"], found[peer]["values"], strict=True)
-        if figure in mine and figure in theirs
+        if mine.get(figure) and theirs.get(figure)
     ]
 
 

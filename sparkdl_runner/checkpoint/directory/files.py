@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from sparkdl_runner.base.storage_errors import failure_of
+from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage
 from sparkdl_runner.checkpoint.directory.memory import require_memory
 from sparkdl_runner.checkpoint.directory.storage import Storage
 from sparkdl_runner.checkpoint.directory.transient_errors import patiently
@@ -111,7 +113,7 @@ def read_entry(
     """Reads a file that a manifest lists, and compares it with what was written.
 
     Args:
-        storage: Where it is.
+        storage: Where it is, unless it is in memory.
         directory: The checkpoint's directory.
         entry: What the manifest says of it.
         keep: As in ``read_file``.
@@ -120,6 +122,13 @@ def read_entry(
     Raises:
         DamageError: It is gone, cannot be read, or is not what was written.
     """
+    if path := storage.copies.paths.get(entry.sha256):
+        try:
+            content = read_entry(_Memory(path), directory, entry, keep=keep, write=write)
+            storage.copies.keep(entry.sha256)
+            return content
+        except (DamageError, OSError) as problem:
+            warnings.warn(f"{directory} is not read from memory: {problem}.", stacklevel=2)
     size_bytes = entry.size_bytes
     content, actual = read_file(
         storage, directory, entry.path, limit_bytes=size_bytes, keep=keep, write=write
@@ -131,3 +140,16 @@ def read_entry(
     if actual != entry:
         raise DamageError(f"{entry.path} was changed: its SHA-256 is not the one of its content")
     return content
+
+
+class _Memory(LocalStorage):
+    """One file, in memory."""
+
+    retry_seconds = 0.0
+
+    def __init__(self, path: str) -> None:
+        super().__init__("", "memory", poll_seconds=0.0)
+        self._file = path
+
+    def open(self, name: str) -> io.FileIO:
+        return io.FileIO(self._file)

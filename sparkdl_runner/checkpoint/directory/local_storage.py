@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from sparkdl_runner.base.filesystem import is_far
 from sparkdl_runner.base.foreign_file import open_regular
+from sparkdl_runner.checkpoint.directory.in_memory import InMemory
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # To step through a folder takes no right to list it, where the system can open it so.
@@ -44,6 +45,7 @@ class LocalStorage:
 
     def __init__(self, path: str, shown: str, *, poll_seconds: float) -> None:
         self._base = path
+        self.copies = InMemory()
         self.shown = shown
         self.poll_seconds = poll_seconds
 

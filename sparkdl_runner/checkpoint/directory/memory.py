@@ -11,6 +11,8 @@ import psutil
 from sparkdl_runner.checkpoint.errors import UnreadableError
 from sparkdl_runner.rank import control_group
 
+# How much of a host's memory, or of its group's, copies of checkpoints leave free.
+FREE_SHARE = 0.1
 # Less than that is there, or is given by the kernel in time.
 _SMALL_BYTES = 64 << 20
 
@@ -32,6 +34,21 @@ def require_memory(size_bytes: int, what: str) -> None:
         raise UnreadableError(
             f"{what} has {size_bytes:,} bytes, and {free:,} bytes of memory are free on this host"
         )
+
+
+def leaves_room(size_bytes: int) -> bool:
+    """Whether ``FREE_SHARE`` of the memory that this process can have stays free beside that.
+
+    Where nobody knows, it does not.
+    """
+    try:
+        memory = psutil.virtual_memory()
+    except (OSError, psutil.Error):
+        return False
+    free, total = int(memory.available), int(memory.total)
+    if (limit := control_group.limit_bytes()) is not None:
+        free, total = min(free, control_group.free_bytes() or 0), min(total, limit)
+    return free - size_bytes >= FREE_SHARE * total
 
 
 def available_bytes() -> int | None:

@@ -22,6 +22,7 @@ from sparkdl_runner.base.filesystem import (
     open_filesystem,
     redact,
 )
+from sparkdl_runner.checkpoint.directory.in_memory import InMemory
 from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Storage(Protocol):
     """How much of a file to read at a time; an object store reads each piece by one request."""
     retry_seconds: float
     """How long what it failed to do is tried again."""
+    copies: InMemory
+    """Files that are in memory too."""
 
     def names(self, directory: str = "") -> list[str]:
         """The files below ``directory``, relative to the storage; none if it is not there."""
@@ -147,6 +150,7 @@ class RemoteStorage:
 
     def __init__(self, filesystem: fs.FileSystem, base: str, shown: str) -> None:
         self._filesystem = filesystem
+        self.copies = InMemory()
         is_hdfs = filesystem.type_name == "py::hdfs"
         # HDFS reads by as much. It is still in the processor's cache when it is hashed.
         self.piece_bytes = 1 << 20 if is_hdfs else LocalStorage.piece_bytes

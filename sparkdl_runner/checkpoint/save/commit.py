@@ -82,11 +82,18 @@ class Commit:
         job: What to write.
         hurry: Set when training has failed, so that others may never be done.
         policy: How long to try again, and to wait.
+        keep: Gets each file while it is written.
     """
 
     def __init__(
-        self, storage: Storage, job: SaveRequest, hurry: threading.Event, policy: SavePolicy
+        self,
+        storage: Storage,
+        job: SaveRequest,
+        hurry: threading.Event,
+        policy: SavePolicy,
+        keep: Callable[[FileEntry, bytes], None] = lambda *_: None,
     ) -> None:
+        self._keep = keep
         self._storage = storage
         self.job = job
         self._hurry = hurry
@@ -203,6 +210,7 @@ class Commit:
             content = seal(merged)
             self._write(shards.METADATA, content)
             files.append(FileEntry.of(shards.METADATA, content))
+            self._keep(files[-1], content)
             manifest = replace(manifest, parameters=sharded.parameters_of(merged))
         self._require_latest()
         manifest = replace(manifest, files=tuple(sorted(files, key=lambda entry: entry.path)))
@@ -258,6 +266,7 @@ class Commit:
             def begin(path: str, content: bytes) -> None:
                 entries.append(FileEntry.of(path, content))
                 running.append(threads.submit(self._write, path, content))
+                self._keep(entries[-1], content)
 
             def wait_for_all_but(count: int) -> None:
                 while len(running) > count:

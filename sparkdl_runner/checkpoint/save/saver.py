@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from sparkdl_runner.base.storage_errors import StorageFailure, failure_of
+from sparkdl_runner.checkpoint.copies.memory_copies import MemoryCopies
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import Name
 from sparkdl_runner.checkpoint.directory.storage import Storage
@@ -33,9 +34,13 @@ class Saver:
         storage: The directory of checkpoints.
         retention: What rank 0 keeps after each commit.
         policy: What is done about a save that fails.
+        copies: Keeps what is written in memory too.
     """
 
-    def __init__(self, storage: Storage, retention: Retention, policy: SavePolicy) -> None:
+    def __init__(
+        self, storage: Storage, retention: Retention, policy: SavePolicy, copies: MemoryCopies
+    ) -> None:
+        self._copies = copies
         self._storage = storage
         self._retention = retention
         self._policy = policy
@@ -54,7 +59,8 @@ class Saver:
     def start(self, job: SaveRequest) -> None:
         """Begins to write; the save before must have been waited for."""
         self._saved.add(job.manifest.step)
-        self._commit = Commit(self._storage, job, self._hurry, self._policy)
+        self._copies.begin(job.manifest.step)
+        self._commit = Commit(self._storage, job, self._hurry, self._policy, self._copies.keep)
         # A daemon: a storage that hangs must not keep the process alive. join() waits for it.
         self._thread = threading.Thread(
             target=self._work, args=(self._commit,), name="sparkdl-checkpoint", daemon=True
@@ -97,6 +103,7 @@ class Saver:
         if error is not None and self._commit is not None:
             job, self._commit = self._commit.job, None
             self._saved.clear()
+            self._copies.failed()
             raise save_error(self._storage, job, error, self._newest) from error
 
     def wait(self) -> None:
@@ -111,6 +118,7 @@ class Saver:
                 self._commit.wait()
             except CheckpointError:
                 self._saved.clear()
+                self._copies.failed()
                 raise
         self._commit = None
 
@@ -130,6 +138,7 @@ class Saver:
         if manifest is None:
             return
         self._newest = manifest.name
+        self._copies.committed()
         place = f"{self._storage.shown}/{manifest.name}"
         rank_facts.tell(checkpoint_step=manifest.step, checkpoint=place)
         try:

@@ -78,7 +78,8 @@ class RankTask:
 
     def _run(self, context: Any) -> list[Outcome]:
         """How the ranks ended; none if the start was given up."""
-        if self.attempt.config.refuse_shared_hosts:
+        config = self.attempt.config
+        if config.refuse_shared_hosts:
             check_host_is_not_shared()
         get_backend(self.attempt.backend).check_installed()
         count = self.spare.ranks
@@ -101,6 +102,7 @@ class RankTask:
             partial(self.spare.keep, context),
             seconds=self.spare.seconds,
             may_restart=self.attempt.may_restart,
+            run=self.attempt.run if config.max_restarts else "",
         )
 
         def run(place: int) -> Outcome | None:
@@ -169,6 +171,8 @@ class RankTask:
             seen = self.attempt.node_view(world, self.spare.ranks)
             environment = backend.environment(seen, rendezvous)
             environment[spark_files.FOLDER] = _folder_of_files()
+            # Spark's daemon, or the executor: this process may end with the attempt.
+            environment |= spares.memory(lives_with=os.getppid())
             gpus = gpus_of_task if config.node_view == "task" else assignment.gpus
             if gpus:
                 environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)

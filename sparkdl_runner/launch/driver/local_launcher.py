@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import secrets
 import socket
 from collections.abc import Collection, Sequence
@@ -90,7 +91,10 @@ class LocalGang(Gang):
         self._workers: list[WorkerProcess] = []
         self._requested = ""
         self.spares = RestartSpares(
-            self._keep_template, seconds=attempt.spare_seconds, may_restart=attempt.may_restart
+            self._keep_template,
+            seconds=attempt.spare_seconds,
+            may_restart=attempt.may_restart,
+            run=attempt.run if attempt.config.max_restarts else "",
         )
 
     def run(self) -> list[Outcome]:
@@ -163,6 +167,7 @@ class LocalGang(Gang):
 
     def _rank_environment(self, world: World, rendezvous: Rendezvous) -> dict[str, str]:
         environment = self.backend.environment(self.attempt.node_view(world), rendezvous)
+        environment |= self.spares.memory(lives_with=os.getpid())
         if folder := folder_of_files():
             environment[spark_files.FOLDER] = folder
         if self.attempt.config.node_view == "task" and (gpu := gpu_of(world.rank)):

@@ -108,7 +108,7 @@ class RunSummary:
     slow_ranks: str = ""
     """The ranks that the others wait for; empty if none are known."""
     preflight: Sequence[str] = ()
-    """What was measured before the training, in lines; empty if nothing was."""
+    """The lines of the preflight; empty if there was none."""
     total_steps: int | None = None
     seconds_left: float | None = None
     """How long the steps that are left will take, while it runs."""

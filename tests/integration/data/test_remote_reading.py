@@ -20,7 +20,6 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 from benchmarks.servers.object_store import ObjectStore, every, object_store
-from benchmarks.parts.remote import upload
 
 from sparkdl_runner.base import retrying
 from sparkdl_runner.data import DatasetError, make_spark_converter
@@ -65,7 +64,7 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def running(folder) -> Iterator[ObjectStore]:
     with object_store() as store:
-        upload(store, folder)
+        store.upload(folder)
         yield store
 
 
@@ -259,4 +258,4 @@ def test_an_object_that_was_written_again_is_refused(store, folder):
             with pytest.raises(DatasetError, match=r"part-1\.parquet was (changed|written again)"):
                 ids(loader)
         finally:
-            upload(store, folder)
+            store.upload(folder)

@@ -240,7 +240,7 @@ def test_settings_that_make_no_sense_are_refused():
 @LIGHT
 @pytest.mark.one_lane
 def test_runs_in_a_row_do_not_add_up():
-    """A tenth of the hundred runs that ``jobs/benchmark.py faults --runs 100`` looks at."""
+    """A few of the runs in a row that ``jobs/benchmark.py endurance`` looks at."""
 
     def one_run() -> None:
         assert light().run(lambda: 7) == 7

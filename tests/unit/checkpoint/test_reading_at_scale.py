@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from checkpoint_ranks import CountingStorage, Exchange, ThreadPeers, run_ranks
 from sparkdl_runner.checkpoint import CheckpointError, names
+from sparkdl_runner.checkpoint.copies.memory_copies import MemoryCopies
 from sparkdl_runner.checkpoint.directory import shards
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import read_manifest
@@ -136,7 +137,7 @@ def memories() -> list[str]:
 
 def save_together(storage, peers) -> Counter:
     attempt = begin_together(storage, peers)
-    saver = Saver(storage, RETENTION, SavePolicy())
+    saver = Saver(storage, RETENTION, SavePolicy(), MemoryCopies(is_wanted=False))
     snapshots = Snapshots(storage, None, RETENTION)
     job = snapshots.take(
         attempt, step=1, given=given_state(3.0), extra=[1], epoch=None, metrics=None

@@ -2,105 +2,143 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+
 import pyarrow.parquet as pq
 import pytest
 import torch
-from benchmarks.parts import array_seeds, small_files, sweep
-from benchmarks.ranks import sweep_rank
-from benchmarks.tables import sweep_tables
+from benchmarks.parts import loader_seeds, loader_sweep
+from benchmarks.ranks import loader_readers
+from benchmarks.ranks.shards import BY_PROCESSOR, FIGURES, FIRST_BATCH, SPEED, Shard
+from benchmarks.suite.report import case_report
+from benchmarks.suite.turns import run
+from benchmarks.tables.loader_tables import TABLES, write_table
 
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME
 
 
-def test_shapes_stay_within_their_limits_and_come_again():
-    shapes = [sweep_tables.shape(7, index) for index in range(300)]
-    assert shapes[8] == sweep_tables.shape(7, 8) != sweep_tables.shape(8, 8)
-    for one in shapes:
-        rows, files = one["rows"], one["files"]
-        assert sweep_tables.FEWEST_ROWS <= rows <= sweep_tables.MOST_ROWS
-        assert rows * sweep_tables.KINDS[one["kind"]][1] <= sweep_tables.MOST_BYTES
-        assert 1 <= files <= min(sweep_tables.MOST_FILES, rows // 50)
-        assert 1 <= one["groups"] <= sweep_tables.MOST_GROUPS
-        assert one["groups"] == 1 or rows // files // one["groups"] >= 50
-        assert 0 <= one["shard"] < one["world"] <= sweep_tables.MOST_RANKS
-        assert sweep_tables.SMALLEST_BATCH <= one["batch"] <= sweep_tables.LARGEST_BATCH
-    assert {one["kind"] for one in shapes} == set(sweep_tables.KINDS)
-    assert max(one["files"] for one in shapes) > 10_000
+def test_random_tables_stay_within_their_limits_and_come_again(tmp_path):
+    drawn = [loader_sweep.drawn(7, index, tmp_path) for index in range(300)]
+    assert drawn[8] == loader_sweep.drawn(7, 8, tmp_path) != loader_sweep.drawn(8, 8, tmp_path)
+    for how, shard in drawn:
+        rows, files = how["rows"], how["files"]
+        assert loader_sweep.FEWEST_ROWS <= rows <= loader_sweep.MOST_ROWS
+        assert rows * TABLES[shard.table][1] <= loader_sweep.MOST_BYTES
+        assert 1 <= files <= min(loader_sweep.MOST_FILES, rows // 50)
+        assert 1 <= how["groups"] <= loader_sweep.MOST_GROUPS
+        assert how["groups"] == 1 or rows // files // how["groups"] >= 50
+        assert 0 <= shard.rank < shard.ranks <= loader_sweep.MOST_RANKS
+        assert loader_sweep.SMALLEST_BATCH <= shard.batch_size <= loader_sweep.LARGEST_BATCH
+    assert {shard.table for _, shard in drawn} == set(loader_sweep.KINDS)
+    assert max(how["files"] for how, _ in drawn) > 10_000
 
 
-@pytest.mark.parametrize("kind", sweep_tables.KINDS)
+def test_one_random_table_is_there_at_a_time(tmp_path, monkeypatch):
+    for name in ("FEWEST_ROWS", "MOST_ROWS"):
+        monkeypatch.setattr(loader_sweep, name, 301)
+    for how, shard in loader_sweep.written(1, [4, 2], tmp_path):
+        (folder,) = tmp_path.iterdir()
+        assert str(folder) == shard.folder
+        assert len(list(folder.glob("*.parquet"))) == how["files"]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", loader_sweep.KINDS)
 @pytest.mark.parametrize(("shuffle", "groups"), [(True, 1), (False, 3)])
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 def test_ours_and_the_loop_by_hand_read_every_row_of_all_shards_once(
     tmp_path, kind, shuffle, groups
 ):
-    world = 3  # More than there are row groups, or fewer.
-    request = {"index": 0, "kind": kind, "rows": 301, "files": 2, "groups": groups, "world": world}
-    request |= {"compression": "none", "batch": 16, "shuffle": shuffle, "seed": 5}
-    sweep_tables.write(request, tmp_path)
+    ranks = 3  # More than there are row groups, or fewer.
+    write_table(kind, tmp_path, rows=301, files=2, groups=groups)
     assert (tmp_path / MANIFEST_NAME).exists()
     files = sorted(tmp_path.glob("*.parquet"))
     assert [pq.ParquetFile(file).num_row_groups for file in files] == [groups] * 2
-    request["folder"] = str(tmp_path)
-    for engine in ("ours", "naive"):
-        read = [sweep_rank.read(engine, {**request, "shard": shard}) for shard in range(world)]
-        assert sum(one["rows"] for one in read) == 301
-        assert all(one["first_batch_seconds"] <= one["seconds"] for one in read)
+    for engine in ("arrow", "naive"):
+        read = [
+            loader_readers.read(
+                engine,
+                Shard(
+                    table=kind,
+                    folder=str(tmp_path),
+                    batch_size=16,
+                    rank=rank,
+                    ranks=ranks,
+                    shuffle=shuffle,
+                ),
+            )
+            for rank in range(ranks)
+        ]
+        assert sum(rows for rows, *_ in read) == 301
+        assert all(first <= seconds for _, seconds, _, first, _ in read)
 
 
 def test_the_loop_by_hand_shuffles_each_row_group_and_loses_no_value(tmp_path):
-    request = {"index": 0, "kind": "ints", "rows": 40, "files": 2, "groups": 1, "world": 1}
-    sweep_tables.write({**request, "compression": "none"}, tmp_path)
+    write_table("int", tmp_path, rows=40, files=2)
     order = torch.randperm(20)
     column = pq.read_table(sorted(tmp_path.glob("*.parquet"))[0]).column("user").combine_chunks()
-    shuffled = sweep_rank._shuffled(column, order, is_list=False)
+    shuffled = loader_readers._shuffled("int", column, order)
     assert shuffled.tolist() == [column[at].as_py() for at in order.tolist()]
 
 
-def test_the_worst_table_decides_unless_it_is_small():
-    def one(rows, ours, naive):
-        cost = {"rows": rows, "seconds": 1.0, "first_batch_seconds": 0.1}
-        found = {
-            "ours": [{**cost, "cpu_seconds": ours}],
-            "naive": [{**cost, "cpu_seconds": naive}],
-            "petastorm": "TypeError: no",
-        }
-        return {**sweep_tables.shape(1, 0), "rows": rows, **sweep._figures(found)}
+def sweep_report(monkeypatch, tables, speeds):
+    """The report of a sweep over tables of so many rows, read by each side with such speeds."""
+    drawn = [
+        ({"rows": rows}, Shard(table="int", folder=str(rows), batch_size=1)) for rows in tables
+    ]
 
-    def report(*results):
-        return {"results": results, "times": sweep._all_times(results)}
+    def measured(side, shard):
+        speed = speeds[side][tables.index(int(shard.folder))]
+        return {SPEED: speed, BY_PROCESSOR: speed} if speed else {}
 
-    good = report(one(300_000, 1.0, 1.5), one(300_000, 1.0, 2.0), one(100_000, 1.0, 0.5))
-    assert good["times"]["naive, all"]["worst"] == 0.5
-    assert good["times"]["naive, 200,000 rows or more"]["worst"] == 1.5
-    assert sweep.is_good(good)
-    assert "petastorm, all" not in good["times"]
-    assert "0.50 x naive" in sweep.table(good)
-    assert not sweep.is_good(report(one(300_000, 1.0, 2.0), one(300_000, 1.0, 0.9)))
-    assert not sweep.is_good(report(one(300_000, 1.0, 1.4)))
+    monkeypatch.setattr(loader_sweep, "written", lambda *_: iter(drawn))
+    monkeypatch.setattr(loader_sweep, "measured", measured)
+    (case,) = loader_sweep.cases(Namespace(tables=len(tables), only=None, seed=1))
+    return case_report(case, run(case))
 
 
-def test_every_seed_keeps_to_the_bounds():
-    def result(seconds, times):
-        ours = {"rows_per_second": 1.0, "rows_per_cpu_second": 1.0, "first_batch_seconds": seconds}
-        return {"seed": 1, "ours": ours, "times": times, "cpu_times": times}
+def test_the_worst_table_decides_unless_it_is_small(monkeypatch):
+    tables = [*range(300_000, 306_000, 1000), 100_000]
+    theirs = {"naive": [1.0] * 7, "petastorm_batched": [0.5, *[None] * 6]}
+    good = sweep_report(monkeypatch, tables, {"arrow": [1.5, *[2.0] * 5, 0.5], **theirs})
+    all_tables, large = (
+        good["figures"][name]["ratios"]["arrow"]["naive"]
+        for name in (BY_PROCESSOR, loader_sweep.JUDGED)
+    )
+    assert (all_tables["worst"], all_tables["pairs"]) == (0.5, 7)
+    assert (large["worst"], large["pairs"]) == (1.5, 6)
+    # petastorm read the first table alone, and is compared with us on that.
+    beside_petastorm = good["figures"][SPEED]["ratios"]["arrow"]["petastorm_batched"]
+    assert (beside_petastorm["median"], beside_petastorm["pairs"]) == (3.0, 1)
+    assert not good["missed"]
+    assert not any(one["is_noise"] for one in good["figures"][SPEED]["sides"].values())
+    (missed,) = sweep_report(monkeypatch, tables, {"arrow": [0.9, *[4.0] * 6], **theirs})["missed"]
+    assert missed == (
+        f"random tables: {loader_sweep.JUDGED} of arrow was 0.900 times as good as that of naive "
+        "at worst, and should be 1 times"
+    )
+    (missed,) = sweep_report(monkeypatch, tables, {"arrow": [*[1.4] * 6, 9.0], **theirs})["missed"]
+    assert missed.endswith("1.400 times as good as that of naive, and should be 1.5 times")
 
-    assert array_seeds.is_good({"results": [result(0.3, 3.0)]})
-    assert not array_seeds.is_good({"results": [result(0.3, 3.0), result(0.4, 3.0)]})
-    assert not array_seeds.is_good({"results": [result(0.3, 2.9), result(0.3, 3.0)]})
-    report = {"results": [result(0.3, 2.9), result(0.3, 4.9), result(0.3, 4.8)]}
-    assert "2.90" in array_seeds.table(report)
-    assert "4.80" in array_seeds.table(report)
 
+def test_every_seed_keeps_to_the_bounds(monkeypatch):
+    def report(ours):
+        def measured(side, shard):
+            seconds, speed = ours[shard.seed - 1] if side == "arrow" else (1.0, 1.0)
+            read.append((side, shard.seed, shard.rank))
+            return {**dict.fromkeys(FIGURES, 1.0), SPEED: speed, FIRST_BATCH: seconds}
 
-def test_folders_of_small_files_are_projected_along_a_line():
-    def result(files, seconds):
-        return {"files": files, **{name: {"median": seconds} for name in small_files._STEPS}}
+        read = []
+        monkeypatch.setattr(loader_seeds, "measured", measured)
+        (case,) = loader_seeds.cases(Namespace(seeds=len(ours), rows=8))
+        found = case_report(case, run(case))
+        pairs = [(seed, seed % 2) for seed in range(1, len(ours) + 1)]
+        for side in ("arrow", "petastorm_batched"):
+            assert [one[1:] for one in read if one[0] == side] == pairs, "the same for both"
+        return found["missed"]
 
-    results = [result(2_000, 0.3), result(20_000, 2.1)]
-    projected = small_files._projected(results)
-    assert projected["describing"] == pytest.approx(20.1)
-    report = {"results": results, "projected": projected}
-    assert "200,000 files, projected" in small_files.table(report)
-    assert not small_files.is_good(report), "2.1 s to the first batch"
-    assert small_files.is_good({"results": results[:1], "projected": {}})
+    assert not report([(0.3, 3.0)])
+    (missed,) = report([(0.3, 3.0), (0.4, 3.0)])
+    assert "first batch of arrow was 0.4 s at worst" in missed
+    (missed,) = report([(0.3, 2.9), *[(0.3, 4.9)] * 5])
+    assert "2.900 times as good as that of petastorm_batched at worst" in missed

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from sparkdl_runner.rank import restart_memory
 
 # How long a restart may take to come, once ranks have ended for it.
 RESTART_SECONDS = 30.0
@@ -19,7 +22,18 @@ class RestartSpares:
     """How long it waits for the next call; 0 if it is not to."""
     may_restart: bool
     """Whether there may be a restart."""
+    run: str = ""
+    """The run's name, if this attempt may be a restart or may be followed by one."""
     _is_expected: bool = False
+
+    def memory(self, *, lives_with: int) -> dict[str, str]:
+        """The variable by which ranks find what they leave to one another in memory.
+
+        Args:
+            lives_with: The process that ends with all that Spark, or the driver, has on this host.
+        """
+        lives_with *= self.may_restart
+        return {restart_memory.VARIABLE: f"{self.run} {lives_with}"} if self.run else {}
 
     def restart_comes(self) -> None:
         """Ranks end, to be started again."""
@@ -28,3 +42,5 @@ class RestartSpares:
     def close(self) -> None:
         """The ranks have ended: leaves the template to what comes next."""
         self.keep(RESTART_SECONDS if self._is_expected else self.seconds)
+        if self.run and not self._is_expected:
+            restart_memory.end_holders(self.run, agent=os.getpid())

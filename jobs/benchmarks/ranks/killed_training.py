@@ -1,35 +1,47 @@
-"""The training of the goodput benchmark: the same steps here and under Ray Train.
+"""The training of ``goodput`` and ``life``: the same steps here and under Ray Train.
 
 It writes down each step that it makes, so that steps that were made twice are known.
+``python -m benchmarks.ranks.killed_training JSON NAME`` runs it on this host under a name, with an
+MLflow store in its folder's parent, and prints what it returned.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+RANKS, BATCH = 2, 8
+FACTS = {"ranks": RANKS, "batch of a rank": BATCH, "global batch": RANKS * BATCH}
 
-def training(*, under_ray: bool) -> Callable[[dict[str, Any]], None]:
+
+def training(*, under_ray: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Makes the function of a rank. Nested functions travel by value, to either launcher.
 
     Args:
         under_ray: Whether Ray Train starts it, and keeps its checkpoints.
     """
 
-    def train(given: dict[str, Any]) -> None:
+    def train(given: dict[str, Any]) -> dict[str, Any]:
+        """Returns the step that it went on from, and a digest of the weights."""
+        import hashlib
         import os
         import time
-        from pathlib import Path
 
         import torch
         import torch.distributed as dist
 
         folder = Path(given["folder"])
         if not under_ray:
+            from sparkdl_runner.tracking import log_metrics
+
             dist.init_process_group("gloo")
         rank = dist.get_rank()
         torch.manual_seed(rank)
-        model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 1))
+        layers = [torch.nn.Linear(256, 256), torch.nn.Dropout(), torch.nn.Linear(256, 1)]
+        model = torch.nn.Sequential(*layers)
         ranks = torch.nn.parallel.DistributedDataParallel(model)
         optimizer = torch.optim.Adam(model.parameters())
         restore, save, close = (_with_ray if under_ray else _with_manager)(model, optimizer, given)
@@ -43,13 +55,18 @@ def training(*, under_ray: bool) -> Callable[[dict[str, Any]], None]:
                         time.sleep(0.01)
                 began = time.time()
                 optimizer.zero_grad()
-                ranks(torch.randn(8, 256)).square().mean().backward()
+                loss = ranks(torch.randn(BATCH, 256)).square().mean()
+                loss.backward()
                 optimizer.step()
                 time.sleep(given["step_seconds"])
+                if not under_ray:
+                    log_metrics(step, loss=loss.item())
                 steps.write(f"{os.getpid()} {step} {began} {time.time()}\n")
                 if step % given["every"] == 0:
                     save(step)
         close()
+        weights = b"".join(value.numpy().tobytes() for value in model.state_dict().values())
+        return {"first": first, "weights": hashlib.sha256(weights).hexdigest()}
 
     def _with_manager(model: Any, optimizer: Any, given: dict[str, Any]) -> tuple[Any, Any, Any]:
         from sparkdl_runner.checkpoint import CheckpointManager
@@ -91,3 +108,17 @@ def training(*, under_ray: bool) -> Callable[[dict[str, Any]], None]:
         return restore, save, lambda: None
 
     return train
+
+
+def _main(given: dict[str, Any], name: str) -> None:
+    from sparkdl_runner import DistributedRunner, RunConfig
+    from sparkdl_runner.tracking import Tracking
+
+    store = f"sqlite:///{Path(given['folder']).parent}/mlflow.db"
+    tracking = Tracking(tracking_uri=store, report=False, system_metrics=False)
+    runner = DistributedRunner(num_proc=-RANKS, run_config=RunConfig(name=name, tracking=tracking))
+    print(json.dumps(runner.run(training(under_ray=False), given)), flush=True)
+
+
+if __name__ == "__main__":
+    _main(json.loads(sys.argv[1]), sys.argv[2])

@@ -2,7 +2,7 @@
 
 Each host is a namespace on a bridge, whose other end is the driver's. What Spark does otherwise,
 starting one process for each rank and carrying its task there, is a few lines here.
-``python -m benchmarks.host.namespace_gang``: runs the task on standard input, as Spark's Python would.
+``python -m namespace_gang`` runs the task on standard input, as Spark's Python would.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import cloudpickle
 
-from benchmarks.ranks.processes import module_command, module_environment
+from namespaces import ip
 from sparkdl_runner.errors import RunnerError
 from sparkdl_runner.launch.agent.rank_task import RankTask
 from sparkdl_runner.launch.agent.spares.task import SpareTask
@@ -34,11 +34,7 @@ from sparkdl_runner.launch.wire.outcome import Outcome, Status
 
 # How long the agents may take to end after the driver's word.
 END_SECONDS = 12.0
-
-
-def ip(*arguments: str) -> None:
-    """Runs iproute2's ``ip``."""
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+_AGENT = (sys.executable, "-m", "namespace_gang")
 
 
 class Namespaces:
@@ -160,8 +156,7 @@ class NamespaceGang(Gang):
         )
         with open(self._errors(partition), "wb") as errors:
             process = subprocess.Popen(
-                ["ip", "netns", "exec", self._hosts.names[host], *module_command("host.namespace_gang")],
-                env=module_environment(),
+                ["ip", "netns", "exec", self._hosts.names[host], *_AGENT],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -185,7 +180,7 @@ class NamespaceGang(Gang):
 
     def _outcome(self, agent: subprocess.Popen[bytes]) -> Outcome | None:
         packed = agent.stdout.read() if agent.stdout else b""
-        return pickle.loads(packed) if packed else None  # noqa: S301 - from our own process
+        return pickle.loads(packed) if packed else None  # From our own process.
 
     def act_on(self, verdict: Verdict) -> None:
         """See ``Gang.act_on``; a host that is cut off hears nothing of it."""
@@ -210,7 +205,7 @@ class NamespaceGang(Gang):
 
 def _run_task() -> None:
     """Runs one rank in this process, and writes its outcome."""
-    task, partition, address, barrier = pickle.loads(sys.stdin.buffer.read())  # noqa: S301 - ours
+    task, partition, address, barrier = pickle.loads(sys.stdin.buffer.read())
     infos = [SimpleNamespace(address=f"{address}:1")] * (partition + 1)
     context: Any = SimpleNamespace(
         partitionId=lambda: partition,
