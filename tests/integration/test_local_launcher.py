@@ -92,7 +92,8 @@ def test_each_rank_knows_its_world(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     told = HorovodRunner(np=-2).run(rank_functions.describe)
     assert [row[:3] for row in told["ranks"]] == [[0, 0, 2], [1, 1, 2]]
-    assert {row[4] for row in told["ranks"]} == {os.getpid()}
+    (template,) = {row[4] for row in told["ranks"]}
+    assert template != os.getpid()
     assert told["world"]["size"] == told["world"]["local_size"] == 2
     assert told["world"]["backend"] == "horovod"
     assert told["modules"] == ["horovod", "torch"]

@@ -1,18 +1,17 @@
-"""Spare workers: what the next call's function sees in them. Runs that go on by themselves."""
+"""Workers forked from a template: what a function sees in them. Runs that go on by themselves."""
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, wait
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -22,9 +21,7 @@ from hypothesis import strategies as st
 from every_backend import EVERY_BACKEND
 from processes import wait_until_gone, workers
 from sparkdl_runner import DistributedRunner, RunConfig, WorkerFailedError, end_spare_workers
-from sparkdl_runner.launch.agent.spares import pool
 from sparkdl_runner.launch.agent.spares.pool import end_spares
-from sparkdl_runner.launch.agent.worker_process import WorkerProcess
 
 # Variables whose values differ between any two runs, also without spares.
 OF_ONE_RUN = (
@@ -46,20 +43,30 @@ def pid() -> int:
 
 
 @pytest.fixture(autouse=True)
-def _no_spares(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(pool, "REST_SECONDS", 0.0)
+def _no_spares() -> Iterator[None]:
     yield
     end_spares()
 
 
 def waiting() -> set[int]:
-    """The processes of the spares, of which there is at least one, or soon will be."""
+    """The templates of this process, of which there is at least one, or soon will be."""
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
-        if found := {one.pid for one in psutil.Process().children() if one in workers()}:
+        if found := {one.pid for one in psutil.Process().children() if is_template(one)}:
             return found
         time.sleep(0.02)
-    raise AssertionError("no spare was started")
+    raise AssertionError("no template was started")
+
+
+def is_template(process: psutil.Process) -> bool:
+    try:
+        return process in workers() and "--template-fd" in process.cmdline()
+    except psutil.Error:  # It has just ended.
+        return False
+
+
+def parent() -> int:
+    return os.getppid()
 
 
 def seen():
@@ -83,7 +90,7 @@ def seen():
         "modules": sorted(sys.modules),
         "path": sys.path,
         "argv": sys.argv[1:],
-        "orig_argv": [one for one in sys.orig_argv if not one[0].isdigit()],
+        "orig_argv": sys.orig_argv[:6],
         "main": sorted(vars(sys.modules["__main__"])),
         "builtins": sorted(vars(builtins)),
         "files": sorted(files),
@@ -130,10 +137,10 @@ def torch_state():
 
 @pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_a_function_sees_what_it_sees_without_spares(backend: str) -> None:
-    without = runner(0, backend).run(lambda: (pid(), seen()))[1]
+    without = runner(0, backend).run(lambda: (parent(), seen()))[1]
     runner(backend=backend).run(pid)
     held = waiting()
-    process, with_spare = runner(backend=backend).run(lambda: (pid(), seen()))
+    process, with_spare = runner(backend=backend).run(lambda: (parent(), seen()))
     assert process in held
     for name, value in without.items():
         assert with_spare[name] == value, name
@@ -154,7 +161,7 @@ def test_the_environment_is_that_of_the_call(light_ranks: None, before: dict, af
         runner().run(pid)
         held = waiting()
     with environment(after):
-        process, found = runner().run(lambda: (pid(), variables()))
+        process, found = runner().run(lambda: (parent(), variables()))
         # A run that wants no spares ends those that there are.
         assert runner(0).run(variables) == found
     acting = ("KMP_BLOCKTIME", "NCCL_DEBUG")
@@ -176,53 +183,66 @@ def variables():
 
 
 @pytest.mark.parametrize("spare_seconds", [600.0, 0.0])
-def test_a_restart_takes_a_worker_that_has_waited_for_it(
+def test_a_restart_is_forked_from_what_has_imported_for_it(
     light_ranks: None, tmp_path: Path, spare_seconds: float
 ) -> None:
-    others = tmp_path / "others"
+    first = tmp_path / "first"
 
-    def train() -> int:
+    def train() -> tuple[int, float, float]:
         import os
+        import random
         import signal
-        import time
 
-        if not others.exists():
-            while spare_seconds and not others.with_name("waits").exists():
-                time.sleep(0.01)
-            others.touch()
+        import numpy as np
+
+        seen = os.getppid(), random.random(), np.random.rand()
+        if not first.exists():
+            first.write_text(repr(seen))
             os.kill(os.getpid(), signal.SIGKILL)
-        return os.getpid()
+        return seen
 
     config = RunConfig(
         tracking=False, spare_seconds=spare_seconds, max_restarts=1, restart_backoff_seconds=0
     )
-    run = DistributedRunner(num_proc=-1, backend="horovod", run_config=config).submit(train)
-    held: set[int] = set()
-    while spare_seconds and len(held) < 2:  # It, and the one that is to be killed.
-        held = {one.pid for one in psutil.Process().children() if one in workers()}
-    (tmp_path / "waits").touch()
-    process = run.result(timeout=300)
+    again = DistributedRunner(num_proc=-1, backend="horovod", run_config=config).run(train)
+    before = ast.literal_eval(first.read_text())
+    assert again[0] == before[0] != os.getpid()
+    assert again[1] != before[1]
+    assert again[2] != before[2]
     if spare_seconds:
-        assert process in held
-        assert waiting()  # For the next call, as after any.
+        assert waiting() == {again[0]}  # For the next call, as after any.
     else:
         assert wait_until_gone("sparkdl_runner.launch.worker"), workers()
 
 
-def test_a_spare_ends_when_it_has_waited_long_enough(
-    light_ranks: None, monkeypatch: pytest.MonkeyPatch
+def test_variables_that_an_import_changes_are_those_of_a_new_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_started = threading.Event()
+    (tmp_path / "torch.py").write_text(
+        "import os\nos.environ['SET'] = 'by an import'\nos.environ.pop('GONE', None)\n"
+        "raise ImportError\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("GONE", "soon")
+    alone = dict(runner(0).run(variables))
+    assert alone["SET"] == "by an import"
+    assert "GONE" not in alone
+    forked = runner().run(lambda: (parent(), variables()))
+    assert dict(forked[1]) == alone
+    assert forked[0] in waiting()
+    monkeypatch.setenv("SET", "by hand")  # As if it was imported with that.
+    assert dict(runner().run(variables)) == alone
 
-    class Noted(WorkerProcess):
-        def __init__(self, **arguments: Any) -> None:
-            super().__init__(**arguments)
-            if arguments.get("spare_seconds"):
-                is_started.set()
 
-    monkeypatch.setattr(pool, "WorkerProcess", Noted)
-    runner(0.5).run(pid)
-    assert is_started.wait(300)
+def test_ranks_of_a_host_share_one_import(light_ranks: None) -> None:
+    gang = runner(0, ranks=3)
+    (template,) = set(gang.gather(parent))
+    assert template != os.getpid()
+    assert wait_until_gone("sparkdl_runner.launch.worker"), workers()
+
+
+def test_a_spare_ends_when_it_has_waited_long_enough(light_ranks: None) -> None:
+    assert runner(0.5).run(parent) != os.getpid()
     assert wait_until_gone("sparkdl_runner.launch.worker")
 
 
@@ -233,10 +253,10 @@ def test_a_spare_whose_packages_have_changed_is_not_taken(
     runner().run(pid)
     held = waiting()
     (tmp_path / "my_module.py").touch()  # A module of the user's own.
-    assert runner().run(pid) in held
+    assert runner().run(parent) in held
     held = waiting()
     (tmp_path / "other-1.0.dist-info").mkdir()
-    assert runner().run(pid) not in held
+    assert runner().run(parent) not in held
 
 
 def test_spares_end_with_the_process_that_holds_them(tmp_path: Path) -> None:
@@ -257,12 +277,8 @@ def test_spares_end_with_the_process_that_holds_them(tmp_path: Path) -> None:
 def test_the_next_call_on_spark_takes_spares(light_spark_ranks: None, spark) -> None:
     config = RunConfig(tracking=False, spare_seconds=600)
     gang = DistributedRunner(num_proc=2, backend="horovod", run_config=config)
-    gang.gather(pid)
-    deadline = time.monotonic() + 300
-    while len({one.pid for one in workers()}) < 4 and time.monotonic() < deadline:
-        time.sleep(0.05)  # Two spares and their guards.
-    held = {one.pid for one in workers()}
-    assert set(gang.gather(pid)) <= held
+    held = set(gang.gather(parent))
+    assert set(gang.gather(parent)) <= held
     end_spare_workers()
     assert wait_until_gone("sparkdl_runner.launch.worker"), workers()
 
@@ -275,7 +291,8 @@ def test_a_run_that_was_submitted_can_be_cancelled(light_ranks: None) -> None:
     assert isinstance(error.exception(), WorkerFailedError)
     assert not value.cancel()
     future = gang.submit(time.sleep, 600)
-    waiting()
+    while not workers():
+        time.sleep(0.02)
     assert future.running()
     assert future.cancel()
     with pytest.raises(CancelledError):
@@ -328,7 +345,7 @@ with spark_session("spares", slots=1):
             break
         time.sleep(0.05)
     ran = DistributedRunner(num_proc=1, backend="torch", run_config=config).run(command)
-    assert ran[ran.index("--spare-seconds") + 1] == "600", ran
+    assert "--template-fd" in ran, ran
 print("taken")
 """
 

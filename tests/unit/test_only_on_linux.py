@@ -26,10 +26,12 @@ OF_NAMES = {
     "doctor/child.py": {"memfd_create"},
     "launch/agent/host/address_space.py": {"prlimit"},
     "launch/agent/spares/start_conditions.py": {"sched_getscheduler"},
+    "launch/agent/template_process.py": {"pidfd_open"},
     "launch/agent/worker_process.py": {"waitid"},
     "launch/preflight/host_facts.py": {"POSIX_FADV_DONTNEED", "posix_fadvise"},
     "launch/wire/socket_owner.py": {"AF_NETLINK"},
     "launch/worker/stacks.py": {"SIGRTMIN"},
+    "launch/worker/template.py": {"pidfd_open", "waitid"},  # There are none elsewhere.
 }
 # What reads a folder that macOS lacks.
 OF_FOLDERS = {
@@ -48,6 +50,8 @@ OF_FOLDERS = {
     "launch/agent/vital_signs.py",
     "launch/backends/tensorflow_server.py",
     "launch/wire/socket_owner.py",
+    "launch/worker/lifeline.py",
+    "launch/worker/template.py",
     "launch/worker/unanswered.py",
     "rank/control_group.py",
     "rank/restart_memory.py",

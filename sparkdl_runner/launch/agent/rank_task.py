@@ -133,9 +133,11 @@ class RankTask:
                 backend=backend.name,
                 environment=self.spare.environment(context),
                 shutdown_grace_seconds=config.shutdown_grace_seconds,
+                with_template=self.attempt.uses_template(self.spare.ranks),
+                may_restart=self.attempt.may_restart,
             )
             stack.callback(worker.end)
-            limited = lift_limit(worker.pid)
+            limited = lift_limit(worker.importing_pid)
             awaited = AwaitedAssignment()
 
             def stop(will_restart: bool = False) -> None:
@@ -174,7 +176,6 @@ class RankTask:
             gpus = gpus_of_task if config.node_view == "task" else assignment.gpus
             if gpus:
                 environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-            spares.rank_runs()
             outcome = supervise(
                 worker,
                 Envelope.of(

@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -21,10 +20,12 @@ from sparkdl_runner.base import processes
 from sparkdl_runner.base.redaction import secrets_of
 from sparkdl_runner.launch.agent import stack_tools
 from sparkdl_runner.launch.agent.memory_evidence import MemoryEvidence
+from sparkdl_runner.launch.agent.template_process import ForkedChild, TemplateProcess
 from sparkdl_runner.launch.agent.vital_signs import process_state
 from sparkdl_runner.launch.wire.control import WorkerPipe
 from sparkdl_runner.launch.wire.messages import Release, Stacks, Stop
 from sparkdl_runner.launch.worker import lifeline, stacks
+from sparkdl_runner.launch.worker.ends import WorkerEnds, command
 from sparkdl_runner.launch.worker.unanswered import unanswered_addresses
 from sparkdl_runner.rank import stop_request
 
@@ -43,8 +44,7 @@ class WorkerProcess:
         backend: The backend's name; the worker begins to import it at once.
         environment: The whole environment to start with.
         shutdown_grace_seconds: See ``RunConfig``.
-        spare_seconds: How long a spare worker waits for its work; 0 for one that has it.
-        for_restart: Whether it is to go on with a training, and imports what that imports first.
+        template: Forks the worker; None for one that imports by itself.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class WorkerProcess:
         backend: str,
         environment: Mapping[str, str],
         shutdown_grace_seconds: float,
-        spare_seconds: float = 0.0,
-        for_restart: bool = False,
+        template: TemplateProcess | None = None,
     ) -> None:
+        self._template = template
         self.grace_seconds = shutdown_grace_seconds
         self.secrets = secrets_of(environment)
         self.memory = MemoryEvidence()
-        """Looks that began before the process did, or before it was taken."""
+        """Looks that began before the process did."""
         self.events: queue.SimpleQueue[object] = queue.SimpleQueue()
         """Requests of others: ``Stop`` or ``Release``. The worker's supervisor adds its own."""
         self.is_first = False  # Whether it is rank 0.
@@ -74,56 +74,52 @@ class WorkerProcess:
         self._output, output_end = os.pipe()
         self._stacks, stacks_end = os.pipe()
         requests_end, self._requests = os.pipe()
-        command = [sys.executable, "-P", "-m", "sparkdl_runner.launch.worker", "--backend", backend]
-        command += ["--control-fd", str(theirs.fileno()), "--lifeline-fd", str(lifeline_end)]
-        command += ["--agent-pid", str(os.getpid()), "--stacks-fd", str(stacks_end)]
-        command += ["--requests-fd", str(requests_end), "--spare-seconds", str(spare_seconds)]
-        command += ["--for-restart"] * for_restart
+        ends = WorkerEnds(theirs.fileno(), lifeline_end, stacks_end, requests_end)
+        own = {lifeline.FAMILY: self._family, lifeline.FOLDER: self._folder}
+        self._process: subprocess.Popen[bytes] | ForkedChild
         try:
-            self._process = subprocess.Popen(
-                command,
-                env={
-                    **environment,
-                    lifeline.FAMILY: self._family,
-                    lifeline.FOLDER: self._folder,
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=output_end,
-                stderr=output_end,
-                pass_fds=[theirs.fileno(), lifeline_end, stacks_end, requests_end],
-                start_new_session=True,
-            )
+            if template is not None:
+                self._process = template.fork({**environment, **own}, ends, output_end)
+            else:
+                self._process = subprocess.Popen(
+                    command(backend, os.getpid(), **ends._asdict()),
+                    env={**environment, **own},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output_end,
+                    stderr=output_end,
+                    pass_fds=ends,
+                    start_new_session=True,
+                )
         except BaseException:
             ours.close()
-            os.close(self._lifeline)
-            os.close(self._output)
-            os.close(self._stacks)
-            os.close(self._requests)
+            for end in (self._lifeline, self._output, self._stacks, self._requests):
+                os.close(end)
             raise
         finally:
             theirs.close()
-            os.close(lifeline_end)
-            os.close(output_end)
-            os.close(stacks_end)
-            os.close(requests_end)
+            for end in (lifeline_end, output_end, stacks_end, requests_end):
+                os.close(end)
         self.line = WorkerPipe(ours)
         """The private line to the worker."""
 
     @property
     def pid(self) -> int:
-        """The worker's process, and its group."""
+        """The worker's process, and its group. Waits until there is one."""
         return self._process.pid
+
+    @property
+    def importing_pid(self) -> int:
+        """The process that imports the backend: the worker itself, or its template."""
+        return self._template.pid if self._template else self.pid
+
+    def begins(self, seconds: float) -> bool:
+        """Whether its template has forked it within so many seconds."""
+        return not isinstance(self._process, ForkedChild) or self._process.begins(seconds)
 
     @property
     def exit_code(self) -> int | None:
         """The exit code as in ``subprocess``; None until the process is reaped."""
         return self._process.returncode
-
-    def renew(self, environment: Mapping[str, str], shutdown_grace_seconds: float) -> None:
-        """Gives a spare that accepted a rank this rank's settings."""
-        self.grace_seconds = shutdown_grace_seconds
-        self.secrets = secrets_of(environment)
-        self.memory = MemoryEvidence()
 
     def take_output(self) -> int:
         """The reading end of the worker's output; the caller closes it."""
@@ -133,6 +129,11 @@ class WorkerProcess:
     def stop(self) -> None:
         """Asks for the worker's end; safe from any thread, and after the end."""
         self.events.put(Stop())
+        self._give_up()
+
+    def _give_up(self) -> None:
+        if self._template is not None and not self.begins(0):
+            self._template.give_up()
 
     def request_stop(self, reason: str) -> None:
         """Asks the function to end by itself; safe from any thread, and after the end."""
@@ -158,6 +159,8 @@ class WorkerProcess:
 
     def stacks(self) -> Stacks:
         """What the worker does: its threads' stacks, or a sentence on why there are none."""
+        if not self.begins(0):
+            return Stacks("(no stacks: the backend is being imported)", [])
         unanswered = unanswered_addresses(self.pid)
         with self._asking:
             if self._stacks < 0 or self.has_ended():
@@ -168,40 +171,41 @@ class WorkerProcess:
 
     def await_exit(self) -> None:
         """Waits until the worker's own process is dead; it is not reaped here."""
-        if hasattr(os, "waitid"):
+        if isinstance(self._process, ForkedChild):
+            while not self.has_ended():  # The template may have been stopped, and tell nothing.
+                with suppress(TimeoutError):
+                    self._process.code.result(1.0)
+        elif hasattr(os, "waitid"):  # Before Python 3.13, macOS has it not.
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         while not self.has_ended():
             time.sleep(_LOOK_SECONDS)
 
     def has_ended(self) -> bool:
         """Whether the process is dead; it is not reaped here, so that its group keeps its id."""
-        if not hasattr(os, "waitid"):  # Before Python 3.13, macOS has it not.
-            stat = processes.stat(self.pid)
-            return stat is None or stat.has_ended
-        try:
-            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-            return os.waitid(os.P_PID, self.pid, flags) is not None
-        except ChildProcessError:
-            return True  # It is dead and reaped.
+        if self.exit_code is not None or not self.begins(0):
+            return self.exit_code is not None
+        stat = processes.stat(self.pid)
+        return stat is None or stat.has_ended
 
     def signal_group(self, number: int) -> None:
         """Sends a signal to the worker and to what stayed in its group."""
         # The leader is not reaped before the group is dead, so the id cannot mean another group.
-        try:
-            os.killpg(self.pid, number)
-        except (ProcessLookupError, PermissionError):
-            pass
+        # A template that was stopped may never fork it: it then finds its line closed, and ends.
+        if self.begins(KILL_SECONDS) and self.exit_code is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
 
     def kill(self) -> None:
         """Ends the worker and all that it started, whether that stayed in its group or not."""
         self.signal_group(signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired, TimeoutError):
             self._process.wait(KILL_SECONDS)
         lifeline.kill_family(self._family)
 
     def end(self) -> None:
         """Kills the worker if it still runs, and removes what is left of it. Idempotent."""
-        if self._process.poll() is None:
+        self._give_up()
+        if self.exit_code is None:
             self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._lifeline >= 0:

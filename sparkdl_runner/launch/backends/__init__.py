@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from sparkdl_runner.launch.wire.control import WorkerPipe
     from sparkdl_runner.launch.wire.network import PortRange
 
-# The first optimizer imports torch._dynamo, which takes as long as torch itself.
-OF_TORCHS_TRAININGS = ("torch._dynamo", "sparkdl_runner.checkpoint.manager")
+# The first optimizer imports torch._dynamo, which takes as long as torch itself. Three of its parts
+# come before it: a worker may be asked for between two modules.
+OF_TORCHS_TRAININGS = (
+    *("sympy", "torch.fx.experimental.symbolic_shapes", "torch.distributed.fsdp"),
+    *("torch._dynamo", "sparkdl_runner.checkpoint.manager"),
+)
 
 Release = Callable[[], None]
 Tell = Callable[[str], None]
@@ -76,8 +80,8 @@ class Backend(ABC):
     imports: tuple[str, ...]
     """Modules that a worker imports while the agents still find one another."""
     imported_by_trainings: tuple[str, ...] = ()
-    """Modules that nearly every training imports next. A spare worker that waits for a restart
-    has imported them too."""
+    """Modules that nearly every training imports next, one after the other. So does the template of
+    a run that may restart."""
     store_in_worker: bool
     """Whether rank 0's worker serves the rendezvous, behind a relay in its agent, and so stays
     until all ranks have ended. Else the agent serves it."""

@@ -16,7 +16,7 @@ from sparkdl_runner.base.shown_text import tell
 from sparkdl_runner.errors import LaunchError
 from sparkdl_runner.launch.agent.host.other_users import check_host_is_not_shared
 from sparkdl_runner.launch.agent.rank_log import RankLog, rank_log
-from sparkdl_runner.launch.agent.spares.pool import keep_spares, start_workers
+from sparkdl_runner.launch.agent.spares.pool import keep_template, start_workers
 from sparkdl_runner.launch.agent.spares.restart_spares import RestartSpares
 from sparkdl_runner.launch.agent.supervision import supervise
 from sparkdl_runner.launch.agent.worker_environment import worker_environment
@@ -91,7 +91,7 @@ class LocalGang(Gang):
         self._workers: list[WorkerProcess] = []
         self._requested = ""
         self.spares = RestartSpares(
-            self._keep_spares,
+            self._keep_template,
             seconds=attempt.spare_seconds,
             may_restart=attempt.may_restart,
             run=attempt.run if attempt.config.max_restarts else "",
@@ -132,6 +132,8 @@ class LocalGang(Gang):
                 backend=self.backend.name,
                 environment=self._environment(),
                 shutdown_grace_seconds=self.attempt.config.shutdown_grace_seconds,
+                with_template=self.attempt.uses_template(self.num_proc),
+                may_restart=self.attempt.may_restart,
             )
             for worker in self._workers:
                 stack.callback(worker.end)
@@ -140,7 +142,6 @@ class LocalGang(Gang):
                 self.end_ranks()
             pool = stack.enter_context(ThreadPoolExecutor(self.num_proc, "sparkdl-rank"))
             stack.callback(self.close)
-            self.spares.rank_runs()
             try:
                 for world in worlds:
                     self.watch.placed(world.rank, world)
@@ -173,14 +174,8 @@ class LocalGang(Gang):
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         return environment
 
-    def _keep_spares(self, seconds: float, *, for_restart: bool) -> None:
-        keep_spares(
-            self.num_proc,
-            seconds,
-            backend=self.backend.name,
-            environment=self._environment(),
-            for_restart=for_restart,
-        )
+    def _keep_template(self, seconds: float) -> None:
+        keep_template(seconds, backend=self.backend.name, environment=self._environment())
 
     def end_ranks(self) -> None:
         """See ``Gang.end_ranks``."""

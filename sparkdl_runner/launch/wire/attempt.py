@@ -34,9 +34,13 @@ class AttemptSpec:
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The driver's environment variables that ranks get."""
     spare_seconds: float = 0.0
-    """How long spare workers wait for the next call; 0 for none."""
+    """How long a template of workers waits for the next call; 0 for none."""
     ticket: RunTicket | None = None
     """The MLflow run that the training goes into, if there is one."""
+
+    def uses_template(self, ranks: int) -> bool:
+        """Whether the workers of a process with so many ranks are forked from a template."""
+        return ranks > 1 or self.may_restart or self.spare_seconds > 0
 
     def node_view(self, world: World, ranks_per_task: int = 1) -> World:
         """A rank's place as its environment is to tell it; see ``RunConfig.node_view``."""

@@ -14,6 +14,7 @@ import select
 import socket
 import struct
 import threading
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +99,7 @@ class Envelope:
         fields |= {"world": self.world.to_json(), "listener": self.listener is not None}
         line.send_values(fields, function)
         if self.listener is not None:
-            line.send_socket(self.listener)
+            line.send_files([self.listener.fileno()])
 
     @classmethod
     def receive(cls, line: WorkerPipe) -> Envelope:
@@ -109,7 +110,9 @@ class Envelope:
         """
         fields, function = line.receive()
         fields["world"] = World.from_json(fields["world"])
-        fields["listener"] = line.receive_socket() if fields["listener"] else None
+        fields["listener"] = (
+            socket.socket(fileno=line.receive_files(1)[0]) if fields["listener"] else None
+        )
         return cls(**fields, function=function)
 
 
@@ -153,26 +156,27 @@ class WorkerPipe:
         values = json.loads(self._receive_exactly(text_size))
         return values, bytes(self._receive_exactly(payload_size))
 
-    def send_socket(self, other: socket.socket) -> None:
-        """Sends a copy of a socket.
+    def send_files(self, files: Sequence[int]) -> None:
+        """Sends copies of open files or sockets.
 
         Raises:
             OSError: The other end is gone.
         """
         with self._sending:
-            socket.send_fds(self._socket, [b"\0"], [other.fileno()])
+            socket.send_fds(self._socket, [b"\0"], files)
 
-    def receive_socket(self) -> socket.socket:
-        """Waits for a socket.
+    def receive_files(self, number: int) -> list[int]:
+        """Waits for open files or sockets, whose descriptors are not inheritable.
 
         Raises:
             EOFError: The other end is gone.
         """
-        _, fds, _, _ = socket.recv_fds(self._socket, 1, 1)
-        if not fds:
+        files = socket.recv_fds(self._socket, 1, number)[1]
+        if len(files) != number:
             raise EOFError("the control line is closed")
-        os.set_inheritable(fds[0], False)
-        return socket.socket(fileno=fds[0])
+        for file in files:
+            os.set_inheritable(file, False)
+        return files
 
     def wait(self, seconds: float) -> bool:
         """Waits for a message, or the other end's end. Returns whether there is one in time."""

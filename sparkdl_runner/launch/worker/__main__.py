@@ -36,12 +36,13 @@ from sparkdl_runner.launch.worker import (
     last_entries,
     lifeline,
     pulse,
-    spare,
     spark_files,
     stacks,
 )
 from sparkdl_runner.launch.worker.driver_folders import new_folders
+from sparkdl_runner.launch.worker.ends import WorkerEnds
 from sparkdl_runner.launch.worker.search_path import complete_search_path, search_path_for_children
+from sparkdl_runner.launch.worker.template import Template
 from sparkdl_runner.launch.worker.user_traceback import user_traceback
 from sparkdl_runner.rank import (
     loader_plans,
@@ -56,39 +57,35 @@ from sparkdl_runner.tracking.rank.advice import advice
 
 
 def main() -> None:
-    """Runs one rank, from the command line that ``worker_process`` builds."""
+    """Runs one rank, from a command line of ``ends.command``; or forks others to do so."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--backend", required=True)
-    parser.add_argument("--control-fd", type=int, required=True)
-    parser.add_argument("--lifeline-fd", type=int, required=True)
-    parser.add_argument("--agent-pid", type=int, required=True)
-    parser.add_argument("--stacks-fd", type=int, required=True)
-    parser.add_argument("--requests-fd", type=int, required=True)
-    parser.add_argument("--spare-seconds", type=float, required=True)
-    parser.add_argument("--for-restart", action="store_true")
-    arguments = parser.parse_args()
+    for name in ("parent-pid", "template-fd", *(f"{end}-fd" for end in WorkerEnds._fields)):
+        parser.add_argument(f"--{name}", type=int)
+    arguments = vars(parser.parse_args())
     del sys.argv[1:]  # They are not the function's.
     started_with = dict(os.environ)
 
     complete_search_path()
-    guard_pid = lifeline.die_with_agent(arguments.lifeline_fd, arguments.agent_pid)
+    backend = get_backend(arguments["backend"])
+    joined.note_when_joined(backend.joins)
+    parent_pid, template_fd = arguments["parent_pid"], arguments["template_fd"]
+    if template_fd is None:
+        ends = WorkerEnds(*(arguments[f"{end}_fd"] for end in WorkerEnds._fields))
+    else:
+        lifeline.die_with_parent(parent_pid)
+        parent_pid, agent = os.getpid(), socket.socket(fileno=template_fd)
+        ends = Template(agent, backend, started_with, _import_early).serve()
+    guard_pid = lifeline.die_with_agent(ends.lifeline, parent_pid)
     # Child processes must not inherit this: they would hide that it was closed.
-    os.set_inheritable(arguments.control_fd, False)
-    stacks.offer(arguments.stacks_fd)
-    stop_request.connect(arguments.requests_fd)
+    os.set_inheritable(ends.control, False)
+    stacks.offer(ends.stacks)
+    stop_request.connect(ends.requests)
     # Lines must reach the agent when they are printed, not when a buffer is full.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-
-    line = WorkerPipe(socket.socket(fileno=arguments.control_fd))
-    backend = get_backend(arguments.backend)
-    joined.note_when_joined(backend.joins)
-    _import_early(backend.imports)
-    if arguments.for_restart and not line.has_word():
-        _import_early(backend.imported_by_trainings)
-    if arguments.spare_seconds:
-        spare.await_work(
-            line, arguments.spare_seconds, started_with=started_with, guard_pid=guard_pid
-        )
+    line = WorkerPipe(socket.socket(fileno=ends.control))
+    if template_fd is None:
+        _import_early(backend.imports)
     try:
         envelope = Envelope.receive(line)
     except EOFError:

@@ -20,30 +20,59 @@ FOLDER = "SPARKDL_RUNNER_FOLDER"
 """The path of a folder that the worker may make for itself. It is removed when the worker is."""
 
 
-def die_with_agent(lifeline_fd: int, agent_pid: int) -> int:
+def die_with_parent(parent_pid: int) -> None:
+    """Has Linux's kernel kill this process when the thread that started it ends.
+
+    Args:
+        parent_pid: The process that must be our parent; if it is not, it has died already.
+    """
+    with suppress(AttributeError):  # Elsewhere a guard alone sees the agent's end.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def die_with_agent(lifeline_fd: int, parent_pid: int) -> int:
     """Ties this process's group to the agent.
 
-    Linux's kernel kills this process when the thread that started it ends. That leaves what the
-    function has started (data loading processes, say), so a guard, forked while this process is
-    still small, waits for the end of the lifeline, a pipe whose other end only the agent holds,
-    and then kills the family. The guard needs no interpreter lock that user code could keep.
+    The kernel kills this process with its parent: the agent, or a template that the agent has.
+    That leaves what the function has started (data loading processes, say), so a guard, forked
+    before the function's memory is there, waits for the end of the lifeline, a pipe whose other
+    end only the agent holds, and then kills the family. The guard needs no interpreter lock that
+    user code could keep.
 
     Args:
         lifeline_fd: The reading end of the lifeline.
-        agent_pid: The process that must be our parent; if it is not, it has died already.
+        parent_pid: See ``die_with_parent``.
 
     Returns:
         The guard's process id.
     """
-    with suppress(AttributeError):  # Elsewhere the guard alone sees the agent's end.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != agent_pid:
-        os._exit(1)
+    die_with_parent(parent_pid)
     guard_pid = os.fork()
     if guard_pid == 0:
         _guard(lifeline_fd)
     os.close(lifeline_fd)
     return guard_pid
+
+
+def rename_family(old: str, new: str) -> None:
+    """Gives this process, which was forked, a family of its own in the kernel's eyes.
+
+    Args:
+        old: The value of ``FAMILY`` in the first environment, which the kernel shows.
+        new: The value to be shown instead, of the same length.
+
+    Raises:
+        OSError: The kernel does not tell where the first environment is.
+    """
+    with open("/proc/self/stat", "rb") as stat:
+        fields = stat.read().rpartition(b")")[2].split()
+    start, end = int(fields[47]), int(fields[48])  # env_start and env_end, in proc(5)
+    place = ctypes.string_at(start, end - start).find(f"{FAMILY}={old}".encode())
+    if place < 0 or len(old) != len(new):
+        raise OSError(f"the first environment of process {os.getpid()} has no {FAMILY}={old}")
+    ctypes.memmove(start + place + len(FAMILY) + 1, new.encode(), len(new))
 
 
 def kill_family(name: str) -> None:

@@ -13,20 +13,22 @@ def lift_limit(pid: int) -> str:
     the address space that they use.
 
     Args:
-        pid: The worker's process.
+        pid: The worker's process, or that of its template.
 
     Returns:
         A sentence for the user if the kernel forbids it; empty if the limit is lifted.
     """
     if not hasattr(resource, "prlimit"):
         return ""  # Nor does macOS keep to that limit.
-    limit = resource.prlimit(pid, resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
-        return ""
     try:
+        limit = resource.prlimit(pid, resource.RLIMIT_AS)[0]
+        if limit == resource.RLIM_INFINITY:
+            return ""
         unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
         resource.prlimit(pid, resource.RLIMIT_AS, unlimited)
         return ""
+    except ProcessLookupError:
+        return ""  # How it ended is told elsewhere.
     except PermissionError:
         return (
             f"sparkdl_runner: on host {socket.gethostname()}, ranks may use {limit / 2**20:.0f} "

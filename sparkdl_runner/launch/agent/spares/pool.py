@@ -1,4 +1,4 @@
-"""Spare workers: started after a call, and taken by the next, which then need not import torch.
+"""The templates of this process: workers are forked from them, and so need not import torch.
 
 Each process that starts workers (an agent's Python process, or the driver for ranks of its own
 host) holds its own. They end with it.
@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 
 from sparkdl_runner.launch.agent.spares.start_conditions import StartConditions
+from sparkdl_runner.launch.agent.template_process import TemplateProcess, is_possible
 from sparkdl_runner.launch.agent.worker_process import WorkerProcess
 
-# The call's result travels first: importing torch would take the processors from it.
-REST_SECONDS = 0.2
-# How long a spare that is still importing may take to answer.
+# How long a template that has imported the backend may take to fork a worker.
 ANSWER_SECONDS = 20.0
 
 
 def start_workers(
-    number: int, *, backend: str, environment: Mapping[str, str], shutdown_grace_seconds: float
+    number: int,
+    *,
+    backend: str,
+    environment: Mapping[str, str],
+    shutdown_grace_seconds: float,
+    with_template: bool = False,
+    may_restart: bool = False,
 ) -> list[WorkerProcess]:
-    """Starts workers, or takes spares that are like them.
+    """Starts workers: from a template that there is and that is like them, or by themselves.
 
     The calling thread must live until they have ended: see ``WorkerProcess``.
 
@@ -34,26 +39,36 @@ def start_workers(
         backend: The backend's name.
         environment: The whole environment of each.
         shutdown_grace_seconds: See ``RunConfig``.
+        with_template: Whether to start a template if there is none. It stays until
+            ``keep_template`` is called.
+        may_restart: Whether these may be followed by others, which go on with their training.
 
     Raises:
         OSError: One could not be started; none is left.
     """
-    conditions = StartConditions.now(backend, environment)
-    workers = [
-        worker
-        for spare in _take(number, conditions, environment)
-        if (worker := spare.given()) is not None
-    ]
+    start = partial(
+        WorkerProcess,
+        backend=backend,
+        environment=environment,
+        shutdown_grace_seconds=shutdown_grace_seconds,
+    )
+    workers: list[WorkerProcess] = []
     try:
-        for worker in workers:
-            worker.renew(environment, shutdown_grace_seconds)
+        with _lock:
+            template = _template(backend, environment, starts=with_template)
+            if template and with_template:
+                template.keep(math.inf, for_restart=may_restart)
         while len(workers) < number:
-            worker = WorkerProcess(
-                backend=backend,
-                environment=environment,
-                shutdown_grace_seconds=shutdown_grace_seconds,
-            )
-            workers.append(worker)
+            try:
+                workers.append(start(template=template))
+            except OSError:
+                if template is None:
+                    raise
+                template = None  # It has just ended.
+                continue
+            if template and template.is_ready and not workers[-1].begins(ANSWER_SECONDS):
+                workers.pop().end()
+                template = None
     except BaseException:
         for worker in workers:
             worker.end()
@@ -61,151 +76,59 @@ def start_workers(
     return workers
 
 
-def keep_spares(
-    number: int,
-    seconds: float,
-    *,
-    backend: str,
-    environment: Mapping[str, str],
-    for_restart: bool = False,
-) -> None:
-    """Starts spares in the background until there are ``number``, and ends those that do not fit.
+def keep_template(seconds: float, *, backend: str, environment: Mapping[str, str]) -> None:
+    """Keeps a template for workers to come, and ends those that do not fit and have no workers.
 
     Args:
-        number: How many the next call may take.
-        seconds: How long each waits for it from now on; 0 for no spares.
+        seconds: How long it waits for them from now on; 0 for no template.
         backend: The backend's name.
-        environment: What each starts with.
-        for_restart: Whether they are to go on with a training that runs now.
+        environment: What workers start with.
     """
     with _lock:
-        wanted = (StartConditions.now(backend, environment), for_restart) if seconds else None
-        for spare in [spare for spare in _spares if spare.kind != wanted]:
-            spare.end()
-        for spare in _spares:
-            spare.wait_for(seconds)
-        if wanted is not None:
-            missing = number - len(_spares)
-            _spares.extend(_Spare(*wanted, environment, seconds) for _ in range(missing))
+        kept = _template(backend, environment, starts=True) if seconds else None
+        for conditions, template in list(_templates.items()):
+            template.keep(seconds if template is kept else 0)
+            if template is not kept:
+                del _templates[conditions]
 
 
 def end_spares() -> None:
-    """Ends the spares of this process, and waits until they are gone."""
+    """Ends the templates of this process that have no workers, and waits until they are gone."""
     with _lock:
-        ended = list(_spares)
-        for spare in ended:
-            spare.end()
-    for spare in ended:
-        spare.thread.join()
+        ended = list(_templates.values())
+        _templates.clear()
+        for template in ended:
+            template.keep(0)
+    for template in ended:
+        template.join()
 
 
 _lock = threading.Lock()
-_spares: list[_Spare] = []
+_templates: dict[StartConditions, TemplateProcess] = {}
 
 
-def _take(number: int, conditions: StartConditions, environment: Mapping[str, str]) -> list[_Spare]:
-    """Offers the work to spares that fit. Returns those that will answer."""
-    with _lock:
-        fitting = [spare for spare in _spares if spare.conditions == conditions]
-        return [spare for spare in fitting[:number] if spare.ask(environment)]
+def _template(
+    backend: str, environment: Mapping[str, str], *, starts: bool
+) -> TemplateProcess | None:
+    """The template for such workers, which may be started now. Call it with the lock."""
+    if not is_possible() or not (starts or _templates):
+        return None
+    conditions = StartConditions.now(backend, environment)
+    template = _templates.get(conditions)
+    if template is not None and not template.is_usable:
+        del _templates[conditions]  # It ends with its last worker.
+        template = None
+    if template is None and starts:
+        with suppress(OSError):  # There is no memory for it, say.
+            template = _templates[conditions] = TemplateProcess(backend, environment)
+    return template
 
 
 def _forget() -> None:
-    """In a process that was forked: spares are the other's children, which has their threads."""
+    """In a process that was forked: templates are the other's children, which has their threads."""
     global _lock
     _lock = threading.Lock()
-    _spares.clear()
+    _templates.clear()
 
 
 os.register_at_fork(after_in_child=_forget)
-
-
-class _Spare:
-    """One spare, with a thread that lives as long as its process."""
-
-    def __init__(
-        self,
-        conditions: StartConditions,
-        for_restart: bool,
-        environment: Mapping[str, str],
-        seconds: float,
-    ) -> None:
-        self.conditions = conditions
-        self.kind = conditions, for_restart
-        self._environment = environment
-        self._seconds = seconds
-        self._dropped = threading.Event()
-        self._worker: WorkerProcess | None = None
-        self.thread = threading.Thread(target=self._hold, name="sparkdl-spare", daemon=True)
-        self.thread.start()
-
-    def wait_for(self, seconds: float) -> None:
-        """Has it wait for so long from now on. Call it with the lock."""
-        if seconds == self._seconds == math.inf:
-            return  # It does so, and to be told would keep it from importing more.
-        self._seconds = seconds
-        if self._worker is not None:
-            with suppress(OSError):  # It has just ended.
-                self._worker.line.send_values({"seconds": seconds})
-
-    def ask(self, environment: Mapping[str, str]) -> bool:
-        """Offers it work. Call it with the lock, once; it is no spare from then on."""
-        _spares.remove(self)
-        if self._worker is None:
-            self._dropped.set()
-            return False
-        with suppress(OSError):  # It has just ended.
-            self._worker.line.send_values({"environment": dict(environment)})
-        return True
-
-    def given(self) -> WorkerProcess | None:
-        """The worker, if it takes the work it was offered. Waits for its answer."""
-        worker = self._worker
-        assert worker is not None  # noqa: S101 - it was asked
-        try:
-            if worker.line.wait(ANSWER_SECONDS) and worker.line.receive()[0]["fits"]:
-                return worker
-        except EOFError:
-            pass
-        worker.end()
-        return None
-
-    def end(self) -> None:
-        """Ends it; its thread removes what is left. Call it with the lock."""
-        _spares.remove(self)
-        self._dropped.set()
-        if self._worker is not None:
-            # Its thread reaps it only under the lock, so the number is no other process's.
-            self._worker.signal_group(signal.SIGKILL)
-
-    def _hold(self) -> None:
-        _, for_restart = self.kind
-        # Nobody waits for the result of a training that is to be started again.
-        if self._dropped.wait(0.0 if for_restart else REST_SECONDS):
-            return
-        with _lock:
-            if self._dropped.is_set():
-                return
-            try:
-                if StartConditions.now(self.conditions.backend, self._environment) != (
-                    self.conditions
-                ):
-                    raise OSError("the working folder, say, has been changed meanwhile")
-                self._worker = WorkerProcess(
-                    backend=self.conditions.backend,
-                    environment=self._environment,
-                    shutdown_grace_seconds=0.0,
-                    spare_seconds=self._seconds,
-                    for_restart=for_restart,
-                )
-            except OSError:
-                _spares.remove(self)  # There is no memory for it, say.
-                return
-        with suppress(ChildProcessError):  # Who has taken it has reaped it.
-            self._worker.await_exit()
-        with _lock:
-            if self in _spares:
-                _spares.remove(self)
-            elif not self._dropped.is_set():
-                return  # It was taken.
-        self._worker.end()

@@ -1,10 +1,10 @@
-"""Spare workers for a restart of the ranks that run now, which then need not import torch."""
+"""How long a process that holds ranks keeps the template that they were forked from."""
 
 from __future__ import annotations
 
-import math
 import os
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from sparkdl_runner.rank import restart_memory
 
@@ -12,29 +12,19 @@ from sparkdl_runner.rank import restart_memory
 RESTART_SECONDS = 30.0
 
 
-class Keep(Protocol):
-    """Keeps spares in this process: see ``pool.keep_spares``."""
-
-    def __call__(self, seconds: float, *, for_restart: bool) -> None: ...
-
-
+@dataclass
 class RestartSpares:
-    """Those of one attempt, in a process that holds ranks of it.
+    """The template of one attempt."""
 
-    Args:
-        keep: Keeps them.
-        seconds: How long a spare waits for the next call; 0 if none is wanted. Then one for a
-            restart is started when its rank has failed, and not while it runs.
-        may_restart: Whether there may be a restart.
-        run: The run's name, if this attempt may be a restart or may be followed by one.
-    """
-
-    def __init__(self, keep: Keep, *, seconds: float, may_restart: bool, run: str = "") -> None:
-        self._keep = keep
-        self._seconds = seconds
-        self._may_restart = may_restart
-        self._run = run
-        self._is_expected = False
+    keep: Callable[[float], None]
+    """Keeps it for so many seconds: see ``pool.keep_template``."""
+    seconds: float
+    """How long it waits for the next call; 0 if it is not to."""
+    may_restart: bool
+    """Whether there may be a restart."""
+    run: str = ""
+    """The run's name, if this attempt may be a restart or may be followed by one."""
+    _is_expected: bool = False
 
     def memory(self, *, lives_with: int) -> dict[str, str]:
         """The variable by which ranks find what they leave to one another in memory.
@@ -42,23 +32,15 @@ class RestartSpares:
         Args:
             lives_with: The process that ends with all that Spark, or the driver, has on this host.
         """
-        lives_with *= self._may_restart
-        return {restart_memory.VARIABLE: f"{self._run} {lives_with}"} if self._run else {}
-
-    def rank_runs(self) -> None:
-        """A rank has its work: a spare may start beside it."""
-        if self._may_restart and self._seconds and not self._is_expected:
-            self._keep(math.inf, for_restart=True)
+        lives_with *= self.may_restart
+        return {restart_memory.VARIABLE: f"{self.run} {lives_with}"} if self.run else {}
 
     def restart_comes(self) -> None:
         """Ranks end, to be started again."""
-        if self._may_restart:
-            self._is_expected = True
-            self._keep(RESTART_SECONDS, for_restart=True)
+        self._is_expected = self.may_restart
 
     def close(self) -> None:
-        """The ranks have ended: leaves spares for what comes next."""
-        if not self._is_expected:
-            self._keep(self._seconds, for_restart=False)
-            if self._run:
-                restart_memory.end_holders(self._run, agent=os.getpid())
+        """The ranks have ended: leaves the template to what comes next."""
+        self.keep(RESTART_SECONDS if self._is_expected else self.seconds)
+        if self.run and not self._is_expected:
+            restart_memory.end_holders(self.run, agent=os.getpid())

@@ -1,17 +1,13 @@
-"""Conditions of a worker's start, which no later message can change."""
+"""Conditions of a worker's start, which no later message can change. Asked for on Linux alone."""
 
 from __future__ import annotations
 
 import os
-import resource
-import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-
-from sparkdl_runner.base.processes import HAS_PROC
 
 # Variables that Python, the C library, BLAS, OpenMP, CUDA, torch or Horovod read while they start.
 READ_AT_START = (
@@ -40,7 +36,7 @@ _STATUS = (
 
 @dataclass(frozen=True)
 class StartConditions:
-    """The conditions that a spare worker and a new one must share."""
+    """The conditions that a template and a new worker must share."""
 
     backend: str
     variables: frozenset[tuple[str, str]] = field(repr=False)
@@ -72,7 +68,7 @@ class StartConditions:
             packages=tuple(_packages(path) for path in sys.path),
             inherited=(
                 str(os.getpriority(os.PRIO_PROCESS, 0)),
-                *(_from_proc() if HAS_PROC else _from_python()),
+                *_from_proc(),
             ),
         )
 
@@ -106,16 +102,6 @@ def _identity(path: str) -> tuple[object, ...]:
 def _from_proc() -> list[str]:
     files = [_text_of(Path("/proc/thread-self", name)) for name in _FILES]
     return [str(os.sched_getscheduler(0)), *files, *_status()]
-
-
-def _from_python() -> list[str]:
-    """As much of it as can be asked without /proc: all but the umask and ignored signals."""
-    limits = [name for name in dir(resource) if name.startswith("RLIMIT_")]
-    return [
-        str((os.getuid(), os.geteuid(), os.getgid(), os.getegid(), os.getgroups())),
-        str(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
-        *(f"{name} {resource.getrlimit(getattr(resource, name))}" for name in limits),
-    ]
 
 
 def _status() -> list[str]:

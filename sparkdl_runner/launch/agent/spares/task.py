@@ -1,4 +1,4 @@
-"""A Spark task's spare worker, for the next task that runs in the same Python process."""
+"""The template of a Spark task's workers, and of the next task in the same Python process."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkdl_runner.launch.agent.spares.pool import keep_spares
+from sparkdl_runner.launch.agent.spares.pool import keep_template
 from sparkdl_runner.launch.agent.worker_environment import worker_environment
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpareTask:
-    """Starts a spare worker for each rank in each task's process. Spark calls it."""
+    """Starts a template of workers in each task's process. Spark calls it."""
 
     backend: str
     """The backend's name."""
     variables: Mapping[str, str] = field(repr=False)
     """The variables of the driver that ranks get."""
     seconds: float
-    """How long a spare waits for work; 0 for no spare."""
+    """How long a template waits for the next call; 0 if it is not to."""
     ranks: int = 1
     """How many ranks a task has."""
     spark_set_threads: bool = False
@@ -33,22 +33,16 @@ class SpareTask:
         self.keep(TaskContext.get(), self.seconds)
         return iter(())
 
-    def keep(self, context: Any, seconds: float, *, for_restart: bool = False) -> None:
-        """Keeps spare workers in this process.
+    def keep(self, context: Any, seconds: float) -> None:
+        """Keeps a template in this process.
 
         Args:
             context: The task's.
-            seconds: How long they wait; 0 for no spares.
-            for_restart: See ``pool.keep_spares``.
+            seconds: How long it waits; 0 for none.
         """
         if os.environ.get("SPARK_REUSE_WORKER"):  # Else this process ends with the task.
-            keep_spares(
-                self.ranks,
-                seconds,
-                backend=self.backend,
-                environment=self.environment(context),
-                for_restart=for_restart,
-            )
+            environment = self.environment(context)
+            keep_template(seconds, backend=self.backend, environment=environment)
 
     def environment(self, context: Any) -> dict[str, str]:
         """The environment that a worker of a task starts with.

@@ -43,3 +43,9 @@ def test_a_limit_that_the_kernel_keeps_is_told_with_its_size_and_the_setting():
 
 def test_nothing_is_said_where_there_is_no_limit():
     assert lift_limit(os.getpid()) == ""
+
+
+def test_nothing_is_said_of_a_process_that_has_ended():
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+        assert lift_limit(process.pid) == ""

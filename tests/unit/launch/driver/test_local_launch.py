@@ -27,6 +27,7 @@ def test_workers_that_were_started_end_where_another_cannot_be(
             ended.append(self)
 
     monkeypatch.setattr(pool, "WorkerProcess", Worker)
+    monkeypatch.setattr(pool, "is_possible", lambda: False)
     attempt = AttemptSpec(backend="torch", function=b"", config=RunConfig(), run="r")
     with pytest.raises(OSError, match="Cannot allocate memory"):
         local_launcher.LocalGang(attempt, 2, ()).run()

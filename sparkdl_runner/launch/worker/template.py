@@ -1,0 +1,195 @@
+"""A template: a process that has imported the backend, and that workers are forked from.
+
+It has one thread and runs nothing of the user's. Its agent sends it the variables and descriptors
+of a worker. It forks the worker, tells its process id, and later how it ended. It reaps it only
+when the agent says so: until then the id stays the worker's, and its group's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import select
+import socket
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+
+from sparkdl_runner.launch.backends import Backend
+from sparkdl_runner.launch.wire.control import WorkerPipe
+from sparkdl_runner.launch.worker import lifeline
+from sparkdl_runner.launch.worker.ends import WorkerEnds, command
+
+# How long it waits before it imports more: ranks that begin need the cores.
+REST_SECONDS = 2.0
+
+
+@dataclass
+class Template:
+    """What the template does."""
+
+    agent: socket.socket
+    """The line to its agent."""
+    backend: Backend
+    """What to import."""
+    started_with: Mapping[str, str]
+    """The environment before anything was imported."""
+    load: Callable[[Iterable[str]], None]
+    """Imports modules."""
+
+    def __post_init__(self) -> None:
+        self._line = WorkerPipe(self.agent)
+        self._seconds = math.inf  # How long it stays without a worker.
+        self._later: list[str] = []
+        self._workers: dict[int, int] = {}  # Those that are not reaped, by their pidfds.
+        self._waiting = select.poll()
+        self._waiting.register(self.agent, select.POLLIN)
+
+    def serve(self) -> WorkerEnds:
+        """Forks workers until nobody wants any. Returns in each worker, with its ends."""
+        self._import(self.backend.imports)
+        rest = REST_SECONDS
+        try:
+            while True:
+                seconds = rest if self._later else self._seconds
+                is_needed = self._workers and not self._later
+                patience = None if is_needed or seconds == math.inf else 1000 * seconds
+                ready = self._waiting.poll(patience)
+                rest = REST_SECONDS if ready else 0.0
+                if not ready and not self._later:
+                    break
+                if not ready:
+                    self._import([self._later.pop(0)])
+                for file, _ in ready:
+                    if file != self.agent.fileno():
+                        self._tell_end(file)
+                    elif (ends := self._obey(self._line.receive()[0])) is not None:
+                        return ends
+        except EOFError:
+            pass
+        os._exit(0)
+
+    def _import(self, modules: Iterable[str]) -> None:
+        self.load(modules)
+        self._imported = _imported()
+        self._can_fork = _can_fork(self.started_with[lifeline.FAMILY])
+        before, now = self.started_with, os.environ
+        # A new process would do the same changes to its environment.
+        self._changed = {
+            name: now.get(name)
+            for name in before.keys() | now.keys()
+            if before.get(name) != now.get(name)
+        }
+
+    def _obey(self, asked: dict[str, object]) -> WorkerEnds | None:
+        match asked:
+            case {"environment": dict(environment)}:
+                return self._fork(environment)
+            case {"reap": int(pid)}:
+                os.waitpid(pid, 0)
+                (file,) = (file for file, other in self._workers.items() if other == pid)
+                del self._workers[file]
+                os.close(file)
+            case {"seconds": float(seconds), "for_restart": bool(for_restart)}:
+                self._seconds = seconds
+                more = self.backend.imported_by_trainings if for_restart else ()
+                self._later = [module for module in more if module not in sys.modules]
+        return None
+
+    def _fork(self, environment: dict[str, str]) -> WorkerEnds | None:
+        """Starts a worker. Returns its ends in the worker, and None in the template."""
+        *files, output = self._line.receive_files(len(WorkerEnds._fields) + 1)
+        ends = WorkerEnds(*files)
+        is_fresh = self._imported == _imported() and all(
+            self.started_with.get(name) == environment.get(name) for name in self._changed
+        )
+        template_pid = os.getpid()
+        begun, begins = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            self.agent.close()
+            for file in (output, begun, begins, *self._workers):
+                os.close(file)
+            if not is_fresh or not self._can_fork:  # It imports by itself, as any new process.
+                for end in ends:
+                    os.set_inheritable(end, True)
+                words = command(self.backend.name, template_pid, **ends._asdict())
+                os.execve(words[0], words, environment)  # noqa: S606 - the program is ours
+            lifeline.rename_family(self.started_with[lifeline.FAMILY], environment[lifeline.FAMILY])
+            changed = {**environment, **self._changed}
+            os.environ.clear()
+            os.environ.update({name: text for name, text in changed.items() if text is not None})
+            _renew_randomness()
+            return ends
+        for file in (begins, output, *ends):
+            os.close(file)
+        os.read(begun, 1)  # From then on it has a group of its own.
+        os.close(begun)
+        worker = os.pidfd_open(pid)
+        self._workers[worker] = pid
+        self._waiting.register(worker, select.POLLIN)
+        self._line.send_values({"pid": pid, "is_fresh": is_fresh})
+        if not is_fresh:
+            self._seconds = 0.0
+        return None
+
+    def _tell_end(self, worker: int) -> None:
+        self._waiting.unregister(worker)
+        pid = self._workers[worker]
+        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        if end is not None:
+            code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+            self._line.send_values({"ended": pid, "code": code})
+
+
+def _can_fork(family: str) -> bool:
+    """Whether what is forked from this process can be a worker; one that ends at once shows it.
+
+    Not where a thread runs, which would be missing in it, perhaps with a lock: BLAS ends its own
+    when its process forks. Nor where CUDA was used, which then cannot be used in it.
+    """
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            lifeline.rename_family(family, family)
+            cuda = sys.modules.get("torch.cuda")
+            code = int(cuda is not None and cuda._is_in_bad_fork())
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1] == 0 and len(os.listdir("/proc/self/task")) == 1
+
+
+def _renew_randomness() -> None:
+    """Seeds what a new process would have seeded. Python's ``random`` does so by itself."""
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
+    if "multiprocessing.process" in sys.modules:
+        sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
+
+
+def _imported() -> tuple[object, ...]:
+    """The files that an import of the same modules would find now."""
+    importlib.invalidate_caches()
+    modules = dict(sys.modules)
+    files = {getattr(module, "__file__", None) for module in modules.values()}
+    specs = {name: PathFinder.find_spec(name) for name in modules if "." not in name}
+    return (
+        {file: _state(file) for file in files if file},
+        {name: spec.origin for name, spec in specs.items() if spec},
+    )
+
+
+def _state(file: str) -> object:
+    try:
+        status = os.stat(file)
+    except OSError:
+        return None  # A part of an archive, which is a part of the search path.
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
