@@ -16,12 +16,14 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
+from pathlib import Path
 
 from sparkdl_runner.launch.backends import Backend
 from sparkdl_runner.launch.wire.control import WorkerPipe
 from sparkdl_runner.launch.worker import lifeline
 from sparkdl_runner.launch.worker.ends import WorkerEnds, command
 
+JEMALLOC_THREAD = "jemalloc_bg_thd"
 # How long it waits before it imports more: ranks that begin need the cores.
 REST_SECONDS = 2.0
 
@@ -150,8 +152,9 @@ class Template:
 def _can_fork(family: str) -> bool:
     """Whether what is forked from this process can be a worker; one that ends at once shows it.
 
-    Not where a thread runs, which would be missing in it, perhaps with a lock: BLAS ends its own
-    when its process forks. Nor where CUDA was used, which then cannot be used in it.
+    Not where a thread runs, which would be missing in it, perhaps with a lock. BLAS ends its own
+    when its process forks, and jemalloc (in Arrow, which TensorFlow imports) starts its own anew.
+    Nor where CUDA was used, which then cannot be used in it.
     """
     pid = os.fork()
     if pid == 0:
@@ -162,7 +165,10 @@ def _can_fork(family: str) -> bool:
             code = int(cuda is not None and cuda._is_in_bad_fork())
         finally:
             os._exit(code)
-    return os.waitpid(pid, 0)[1] == 0 and len(os.listdir("/proc/self/task")) == 1
+    if os.waitpid(pid, 0)[1] != 0:
+        return False
+    threads = [name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")]
+    return len(threads) - threads.count(JEMALLOC_THREAD) == 1
 
 
 def _renew_randomness() -> None:

@@ -21,6 +21,7 @@ from sparkdl_runner.launch.agent.spares.pool import end_spares, keep_template, s
 from sparkdl_runner.launch.agent.template_process import TemplateProcess
 from sparkdl_runner.launch.agent.worker_process import WorkerProcess
 from sparkdl_runner.launch.worker import lifeline
+from sparkdl_runner.launch.worker.template import JEMALLOC_THREAD
 
 # No process starts, answers or ends so late, even on a busy machine.
 PATIENCE_SECONDS = 120.0
@@ -194,6 +195,19 @@ def test_a_template_that_has_a_thread_starts_new_processes(torch: Path) -> None:
         workers[0].await_exit()
         workers[0].end()
         assert workers[0].exit_code == 0
+
+
+def test_a_thread_of_jemallocs_which_begins_anew_in_a_fork_is_no_hindrance(torch: Path) -> None:
+    name = f"pathlib.Path('/proc/thread-self/comm').write_text({JEMALLOC_THREAD!r})"
+    thread = "threading.Thread(target=run, daemon=True).start(); named.wait()"
+    torch.write_text(
+        "import pathlib, threading, time; named = threading.Event()\n"
+        f"def run(): {name}; named.set(); time.sleep(600)\n"
+        f"{thread}\nraise ImportError\n"
+    )
+    with started(2, torch) as workers:
+        assert parents(workers) == {template().pid}
+        assert not any("--control-fd" in psutil.Process(one.pid).cmdline() for one in workers)
 
 
 def test_what_trainings_import_next_is_imported_once_ranks_run_that_may_restart(
