@@ -41,7 +41,7 @@ endif
 .PHONY: help setup setup-classic setup-modern run-classic run-modern demo quick quick-data \
     quick-training quick-others test ready java-classic java-modern test-classic test-modern \
     test-tensorflow frameworks-today engines-short packed others-classic system system-classic system-modern compat docs site picture lint frameworks fuzz mutants \
-    random-ends mixed-faults failing-storage slow-rank endurance simulated-ranks foreign foreign-tables engines bench clean first-example release gpu
+    random-ends mixed-faults failing-storage slow-rank endurance simulated-ranks killed-drivers foreign foreign-tables engines bench clean first-example release gpu
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -195,6 +195,9 @@ endurance: setup-classic  ## what N runs in one session leave, and what ranks th
 
 simulated-ranks: setup-classic  ## what the driver takes for N ranks that are simulated; N=4096
 	@PYTHONPATH=.:tests:jobs $(call in_lane,classic) -m simulated_ranks --ranks $(N) $(ARGS)
+
+killed-drivers: setup-classic  ## N named trainings whose driver is killed: do they go on and end alike? SEED=2
+	@PYTHONPATH=.:tests:jobs $(call in_lane,classic) -m killed_drivers --kills $(N) --seed $(SEED) $(ARGS)
 
 foreign: frameworks  ## other people's tests, as ranks and under their own launcher; HOROVOD_SOURCE=… SPARK_SOURCE=… TABLES="folder …"
 	@PYTHONPATH=tests:build/frameworks $(call in_lane,classic) -m foreign $(ARGS)

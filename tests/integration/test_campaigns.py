@@ -59,3 +59,9 @@ def test_no_rank_of_a_short_healthy_training_is_named(tmp_path: Path) -> None:
     few = ["--healthy", "1", "--slowed", "0", "--steps", "20"]
     assert "1 trainings, 0 of them wrong" in run_campaign(tmp_path, "slow_rank", *few)
     assert not list(tmp_path.glob("slow-rank-*"))
+
+
+def test_a_named_training_whose_driver_is_killed_is_judged(tmp_path: Path) -> None:
+    said = run_campaign(tmp_path, "killed_drivers", "--kills", "1", "--steps", "20")
+    assert "1 trainings, 0 of them wrong" in said
+    assert not list(tmp_path.glob("killed-drivers-*"))

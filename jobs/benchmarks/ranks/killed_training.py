@@ -1,14 +1,10 @@
-"""The training of ``goodput`` and ``life``: the same steps here and under Ray Train.
+"""The training of ``goodput``, and of killed drivers: the same steps here and under Ray Train.
 
 It writes down each step that it makes, so that steps that were made twice are known.
-``python -m benchmarks.ranks.killed_training JSON NAME`` runs it on this host under a name, with an
-MLflow store in its folder's parent, and prints what it returned.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,17 +97,3 @@ def training(*, under_ray: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:
         return state["step"], save, lambda: None
 
     return train
-
-
-def _main(given: dict[str, Any], name: str) -> None:
-    from sparkdl_runner import DistributedRunner, RunConfig
-    from sparkdl_runner.tracking import Tracking
-
-    store = f"sqlite:///{Path(given['folder']).parent}/mlflow.db"
-    tracking = Tracking(tracking_uri=store, report=False, system_metrics=False)
-    runner = DistributedRunner(num_proc=-RANKS, run_config=RunConfig(name=name, tracking=tracking))
-    print(json.dumps(runner.run(training(under_ray=False), given)), flush=True)
-
-
-if __name__ == "__main__":
-    _main(json.loads(sys.argv[1]), sys.argv[2])

@@ -7,7 +7,7 @@ from argparse import Namespace
 import pyarrow.parquet as pq
 import pytest
 import torch
-from benchmarks.parts import loader_seeds, loader_sweep
+from benchmarks.parts import loader, loader_sweep
 from benchmarks.ranks import loader_readers
 from benchmarks.ranks.shards import BY_PROCESSOR, FIGURES, FIRST_BATCH, SPEED, Shard
 from benchmarks.suite.report import case_report
@@ -129,8 +129,8 @@ def test_every_seed_keeps_to_the_bounds(monkeypatch):
             return {**dict.fromkeys(FIGURES, 1.0), SPEED: speed, FIRST_BATCH: seconds}
 
         read = []
-        monkeypatch.setattr(loader_seeds, "measured", measured)
-        (case,) = loader_seeds.cases(Namespace(seeds=len(ours), rows=8))
+        monkeypatch.setattr(loader, "measured", measured)
+        (case,) = loader.cases(Namespace(tables=[], seeds=len(ours), rows=16, ranks=2))
         found = case_report(case, run(case))
         pairs = [(seed, seed % 2) for seed in range(1, len(ours) + 1)]
         for side in ("arrow", "petastorm_batched"):
