@@ -52,11 +52,10 @@ class Killed:
             raise RuntimeError(f"the driver ended with exit code {killed.returncode} before")
         began = time.monotonic()
         ended = self._finish(name)
-        seconds = time.monotonic() - began
+        took = f"{time.monotonic() - began:.1f} s from step {ended['first']} on"
         has_weights, is_logged_once = ended["weights"] == self._weights, self._is_logged_once(name)
         print(
-            f"{name}: killed after {after:.2f} s; then {seconds:.1f} s, from step {ended['first']} on: "
-            f"{has_weights=}, {is_logged_once=}",
+            f"{name}: killed after {after:.2f} s, {took}: {has_weights=}, {is_logged_once=}",
             flush=True,
         )
         return has_weights and is_logged_once
