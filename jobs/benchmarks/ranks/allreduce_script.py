@@ -15,17 +15,21 @@ from pathlib import Path
 import torch
 from torch import Tensor, distributed
 
-ROUNDS, MOST_REPEATS, BYTES = 3, 40, 32 << 20
-"""In each of some rounds a size is summed until these bytes are, at most so often."""
+ROUNDS, BYTES = 3, 32 << 20
+MOST_REPEATS = {"gloo": 1000, "nccl": 1000, "horovod": 100}
+"""In each of some rounds a size is summed until these bytes are, at most so often: for tenths of a
+second, if small ones are."""
 
 
-def mean_seconds(values: Tensor, ranks: int, allreduce: Callable[[Tensor], object]) -> float:
+def mean_seconds(
+    values: Tensor, ranks: int, allreduce: Callable[[Tensor], object], most_repeats: int
+) -> float:
     """The time of an allreduce of a tensor, in a row of them after one that does not count."""
     allreduce(values.fill_(1))
     if not bool((values == ranks).all()):
         raise RuntimeError(f"an allreduce of the ones of {ranks} ranks gave {values.unique()}")
     values.zero_()  # Zeros stay zeros, however often they are summed.
-    repeats = max(1, min(MOST_REPEATS, BYTES // values.nbytes))
+    repeats = max(1, min(most_repeats, BYTES // values.nbytes))
     started = time.perf_counter()
     for _ in range(repeats):
         allreduce(values)
@@ -49,7 +53,10 @@ if __name__ == "__main__":
     device = f"cuda:{rank}" if library == "nccl" else "cpu"
     tensors = {size: torch.ones(int(size) // 4, device=device) for size in sizes}
     rounds = [
-        {size: mean_seconds(values, ranks, allreduce) for size, values in tensors.items()}
+        {
+            size: mean_seconds(values, ranks, allreduce, MOST_REPEATS[library])
+            for size, values in tensors.items()
+        }
         for _ in range(ROUNDS)
     ]
     found = {size: statistics.median([one[size] for one in rounds]) for size in sizes}
