@@ -1,6 +1,6 @@
 """Measures what this package is fast at, beside what else there is, in one and the same run.
 
-python jobs/benchmark.py all         # every part, within an hour; --quick: ten minutes
+python jobs/benchmark.py all         # every part, about an hour; --quick: ten minutes
 python jobs/benchmark.py launch      # one part, with its own options
 python jobs/benchmark.py peers       # makes the environment of peers that no lane has
 """
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,8 @@ from benchmarks.suite.text import text
 from benchmarks.suite.turns import reason_of, run
 
 ALL, PEERS = "all", "peers"
-MOST_SECONDS = 3600
-"""Of a part, within all."""
+MOST_SECONDS, END_SECONDS = 1500, 60
+"""Of a part, within all, and of its end where it is asked to end."""
 
 
 def main() -> int:
@@ -49,14 +50,12 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    if arguments.part == ALL:
-        parts = _all(arguments.parts, arguments.quick)
-    else:
-        parts = {arguments.part: _measured(arguments)}
     command = shlex.join(["python", "jobs/benchmark.py", *sys.argv[1:]])
-    libraries = {**versions(), **peers_versions()}
-    report = suite_report(command, time.strftime("%Y-%m-%d"), libraries, parts)
-    arguments.output.write_text(json.dumps(report, indent=2, default=str) + "\n")
+    what = command, time.strftime("%Y-%m-%d"), {**versions(), **peers_versions()}
+    all_parts = _all(arguments.parts, arguments.quick) if arguments.part == ALL else None
+    for parts in all_parts or [{arguments.part: _measured(arguments)}]:
+        report = suite_report(*what, parts)
+        arguments.output.write_text(json.dumps(report, indent=2, default=str) + "\n")
     html = arguments.output.with_suffix(".html")
     html.write_text(page(report, arguments.compare))
     told = [text(report)]
@@ -121,20 +120,21 @@ def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
     try:
         with closing(PARTS[arguments.part].cases(arguments)) as cases:
             reports += (case_report(case, run(case)) for case in cases if case.sides)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         traceback.print_exc()
         end = {"unavailable": reason_of(error)}
     seconds = round(time.monotonic() - began)
     return {**part_report(settings, reports), "seconds": seconds, **end}
 
 
-def _all(names: list[str], quick: bool) -> dict[str, Any]:
-    """Runs parts; once it is interrupted, no more, and what was measured stays."""
+def _all(names: list[str], quick: bool) -> Iterator[dict[str, Any]]:
+    """Runs parts, and yields all after each; once it is interrupted, it runs no more."""
     parts = {name: {**part_report({}, []), "unavailable": "interrupted before"} for name in names}
     with suppress(KeyboardInterrupt, SystemExit):
         for name in names:
             parts[name] = _in_process(name, quick)
-    return parts
+            yield parts
+    yield parts
 
 
 def _in_process(name: str, quick: bool) -> dict[str, Any]:
@@ -152,6 +152,9 @@ def _in_process(name: str, quick: bool) -> dict[str, Any]:
             end = f"not done after {MOST_SECONDS:,} seconds"
         finally:
             child.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(END_SECONDS)
+            child.kill()
             child.wait()
         if not output.exists():
             end = end or f"exit code {child.returncode}"

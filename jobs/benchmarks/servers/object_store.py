@@ -55,9 +55,11 @@ class ObjectStore:
         urls = dict.fromkeys(["AWS_ENDPOINT_URL", "S3_ENDPOINT_URL"], self.url)
         return {**keys, **urls, "AWS_DEFAULT_REGION": "us-east-1"}
 
-    def forget(self) -> None:
-        """Answers anew, since objects were put past the front."""
-        self._remembered.clear()
+    def forget(self, url: str = "") -> None:
+        """Answers anew what is below a URL, since objects were put there past the front."""
+        below = f"/{url.partition('://')[2]}"
+        for key in [one for one in self._remembered if one[1].startswith(below)]:
+            self._remembered.pop(key, None)
 
     def upload(self, folder: Path) -> str:
         """Puts a folder into the bucket, past the front's delays and errors; returns its URL."""
@@ -70,8 +72,9 @@ class ObjectStore:
             target = f"{BUCKET}/{folder.name}/{path.relative_to(folder)}"
             with path.open("rb") as source, behind.open_output_stream(target) as stream:
                 shutil.copyfileobj(source, stream, 1 << 20)
-        self.forget()
-        return self.url_of(folder)
+        url = self.url_of(folder)
+        self.forget(url)
+        return url
 
     def url_of(self, folder: Path) -> str:
         """Where a folder is, once it was put there."""
