@@ -100,8 +100,8 @@ class RunConfig:
     """How long a spare worker waits after a call for the next, which then need not import torch. It
     is a process beside each agent, with the backend imported and nothing of yours, from which ranks
     are forked. 0 keeps none. None, the default, is 60 in a notebook, an interactive Python and
-    trials of ``tune``, else 0. With ``max_restarts``, there is one while ranks train, whatever this
-    says, and a restart takes it. On Linux 5.3 or later alone."""
+    trials of ``tune``, else 0. With ``max_restarts`` there is one while ranks train, unless this is
+    0, and a restart takes it. On Linux 5.3 or later alone."""
 
     time_limit_seconds: float | None = None
     """How long the training may take, restarts included, before ``should_stop`` tells it to end by

@@ -102,6 +102,7 @@ class RankTask:
             partial(self.spare.keep, context),
             seconds=self.spare.seconds,
             may_restart=self.attempt.may_restart,
+            waits_for_restart=self.attempt.waits_for_restart,
             run=self.attempt.run if config.max_restarts else "",
         )
 
@@ -133,8 +134,10 @@ class RankTask:
                 backend=backend.name,
                 environment=self.spare.environment(context),
                 shutdown_grace_seconds=config.shutdown_grace_seconds,
-                with_template=self.attempt.uses_template(self.spare.ranks),
-                may_restart=self.attempt.may_restart,
+                with_template=self.attempt.uses_template(
+                    self.spare.ranks, can_keep=self.spare.can_keep()
+                ),
+                may_restart=self.attempt.waits_for_restart,
             )
             stack.callback(worker.end)
             limited = lift_limit(worker.importing_pid)

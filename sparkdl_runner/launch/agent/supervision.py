@@ -94,7 +94,7 @@ class _Supervision:
         run = envelope.mlflow_run
         self._folder = None if run is None else RankFolder(run["folder"])
         self._redact = Redactor(worker.secrets + secrets_of(envelope.environment))
-        self._observer = Observer(worker.pid)
+        self._observer = Observer(worker.importing_pid)
         self._relay = OutputRelay(
             show=lambda lines: self._tell(messages.Output(lines)),
             log=log,
@@ -197,6 +197,7 @@ class _Supervision:
                     pass  # It ended by itself, perhaps as the cause: its exit comes next.
                 case Stop() if not is_stopping:
                     is_stopping = True
+                    self._worker.give_up()
                     self._tell_worker(event)  # First: it takes other SIGTERMs for preemptions.
                     if kill_at is not None and isinstance(self._end, Raised):
                         end_at = kill_at  # It was the cause, and may send what it had logged.
@@ -328,6 +329,7 @@ class _Supervision:
     def _look(self) -> None:
         while not self._is_over.wait(LOOK_SECONDS):
             self._worker.memory.look()
+            self._observer.watch(self._worker.importing_pid)
             returned = isinstance(self._end, Returned)
             self._tell(replace(self._observer.look(), has_returned=returned))
 

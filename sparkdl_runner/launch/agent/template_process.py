@@ -14,9 +14,13 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
+from sparkdl_runner.base import processes
 from sparkdl_runner.launch.wire.control import WorkerPipe
 from sparkdl_runner.launch.worker import lifeline
 from sparkdl_runner.launch.worker.ends import WorkerEnds, command
+
+MOST_SAID = 1 << 14
+"""Bytes of what a template has printed last that a rank shows which it did not get to fork."""
 
 
 def is_possible() -> bool:
@@ -53,7 +57,11 @@ class TemplateProcess:
         hold = threading.Thread(target=self._hold, args=(backend, started), daemon=True)
         hold.name = "sparkdl-template"
         hold.start()
-        self._process, self._thread = started.result(), hold
+        try:
+            self._process, self._thread = started.result(), hold
+        except BaseException:  # An interrupt, say: nobody will know it.
+            started.add_done_callback(_kill_unknown)
+            raise
 
     @property
     def pid(self) -> int:
@@ -74,10 +82,14 @@ class TemplateProcess:
         with self._lock:
             if self._is_over:
                 raise OSError(f"the template, process {self.pid}, has ended")
-            self._line.send_values({"environment": dict(environment)})
-            self._line.send_files([*ends, output])
-            child = ForkedChild(self)
+            child = ForkedChild(self, os.dup(output))
             self._asked.append(child)
+            try:
+                self._line.send_values({"environment": dict(environment)})
+                self._line.send_files([*ends, output])
+            except BaseException:  # Half a message is none: the template cannot go on.
+                self._process.kill()
+                raise
             return child
 
     def keep(self, seconds: float, *, for_restart: bool = False) -> None:
@@ -94,10 +106,19 @@ class TemplateProcess:
             if self._begun.pop(pid, None) is not None:
                 self._line.send_values({"reap": pid})
 
-    def give_up(self) -> None:
-        """Ends it if it has no worker yet: its import may hang."""
+    def give_up(self, child: ForkedChild) -> None:
+        """Does without a worker that has not begun. Ends the template if it has no others.
+
+        Its import may hang, and it may be stopped.
+        """
         with self._lock:
-            if not self._begun:
+            if child not in self._asked:
+                return
+            child.returncode = -signal.SIGTERM
+            child.code.add_done_callback(lambda _: self.reap(child.pid))
+            if all(one.returncode is not None for one in self._asked) and not any(
+                map(_runs, self._begun)
+            ):
                 self._process.kill()
 
     def join(self) -> None:
@@ -108,54 +129,75 @@ class TemplateProcess:
     def _hold(self, backend: str, started: Future[subprocess.Popen[bytes]]) -> None:
         ours, theirs = socket.socketpair()
         self._line = WorkerPipe(ours)
+        self._said = os.memfd_create("sparkdl-template")
         with theirs:
             try:
                 process = subprocess.Popen(
                     command(backend, os.getpid(), template=theirs.fileno()),
                     env=self._environment,
                     stdin=subprocess.DEVNULL,
-                    stdout=2,
+                    stdout=self._said,
+                    stderr=self._said,
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
                 )
             except BaseException as error:
                 self._line.close()
+                os.close(self._said)
                 started.set_exception(error)
                 return
         started.set_result(process)
-        with suppress(EOFError):
+        try:
             while True:
                 self._hear(self._line.receive()[0])
-        process.kill()
-        code = process.wait()
+        except EOFError:
+            pass
+        finally:
+            process.kill()
+            self._lose_all(process.wait())
+
+    def _lose_all(self, code: int) -> None:
         with self._lock:
             self._is_over, self.is_usable = True, False
+            size = os.fstat(self._said).st_size
+            said = os.pread(self._said, MOST_SAID, max(0, size - MOST_SAID))
             for child in self._asked:
-                child.lost(code)
+                child.lost(code, said)
             for child in list(self._begun.values()):
                 child.lost(-signal.SIGKILL)
             self._asked.clear()
             self._begun.clear()
-        self._line.close()
+            self._line.close()
+            os.close(self._said)
 
     def _hear(self, told: dict[str, Any]) -> None:
         with self._lock:
-            if "ended" in told:
-                if (ended := self._begun.get(told["ended"])) is not None:
-                    ended.code.set_result(told["code"])
-                return
-            self.is_ready, self.is_usable = True, told["is_fresh"]
-            child = self._begun[told["pid"]] = self._asked.popleft()
-            child.begun.set_result(told["pid"])
+            match told:
+                case {"ready": True}:
+                    self.is_ready = True
+                case {"failed": True}:
+                    self._asked.popleft().lost(1)
+                case {"pid": int(pid), "is_fresh": bool(is_fresh)}:
+                    self.is_usable = is_fresh
+                    child = self._begun[pid] = self._asked.popleft()
+                    child.begin(pid)
+                case {"ended": int(pid), "code": int(code)} if pid in self._begun:
+                    self._begun[pid].code.set_result(code)
 
 
 class ForkedChild:
-    """A worker's process, from when its template is asked for it; like a ``subprocess.Popen``."""
+    """A worker's process, from when its template is asked for it; like a ``subprocess.Popen``.
 
-    def __init__(self, template: TemplateProcess) -> None:
+    Args:
+        template: Its template.
+        output: What it will print to. Closed here once it does.
+    """
+
+    def __init__(self, template: TemplateProcess, output: int) -> None:
         self.template = template
+        self._output = output
         self.returncode: int | None = None
-        """How it ended; None until it is reaped."""
+        """How it ended; None until it is reaped or given up."""
         self.begun: Future[int] = Future()
         self.code: Future[int] = Future()
 
@@ -187,10 +229,27 @@ class ForkedChild:
         self.returncode = code.result()
         self.template.reap(self.pid)
 
-    def lost(self, code: int) -> None:
-        """The template has ended, and it with it."""
+    def begin(self, pid: int) -> None:
+        """It is there."""
+        os.close(self._output)
+        self.begun.set_result(pid)
+
+    def lost(self, code: int, said: bytes = b"") -> None:
+        """It has ended with its template, which has said so much, or was never there."""
         if not self.begun.done():
-            self.begun.set_result(self.template.pid)
+            with suppress(OSError):  # Nobody reads it any more.
+                os.write(self._output, said)
+            self.begin(self.template.pid)
         if not self.code.done():
             self.code.set_result(code)
         self.returncode = self.code.result()
+
+
+def _kill_unknown(started: Future[subprocess.Popen[bytes]]) -> None:
+    if started.exception() is None:
+        started.result().kill()
+
+
+def _runs(pid: int) -> bool:
+    stat = processes.stat(pid)
+    return stat is not None and not stat.has_ended

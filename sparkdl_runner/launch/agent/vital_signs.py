@@ -26,7 +26,7 @@ class Observer:
     """Watches one worker.
 
     Args:
-        pid: The worker's process.
+        pid: The worker's process, or what it is forked from.
         now: The clock.
     """
 
@@ -41,6 +41,12 @@ class Observer:
         self._threads = [pid]
         self._judged = {pid: (self._pulse_at, *_ran_and_waited(pid, pid))}
         """For each thread, when it was judged last, and how long it had run and waited by then."""
+
+    def watch(self, pid: int) -> None:
+        """Watches this process from now on."""
+        with self._lock:
+            if pid != self._pid:
+                self._pid, self._threads, self._cpu_seconds = pid, [pid], 0.0
 
     def pulse(self, pulse: Pulse) -> None:
         """Takes note of a pulse."""

@@ -55,7 +55,6 @@ class WorkerProcess:
         shutdown_grace_seconds: float,
         template: TemplateProcess | None = None,
     ) -> None:
-        self._template = template
         self.grace_seconds = shutdown_grace_seconds
         self.secrets = secrets_of(environment)
         self.memory = MemoryEvidence()
@@ -109,8 +108,10 @@ class WorkerProcess:
 
     @property
     def importing_pid(self) -> int:
-        """The process that imports the backend: the worker itself, or its template."""
-        return self._template.pid if self._template else self.pid
+        """The process that imports the backend: the worker, or its template until it begins."""
+        if isinstance(self._process, ForkedChild) and not self.begins(0):
+            return self._process.template.pid
+        return self.pid
 
     def begins(self, seconds: float) -> bool:
         """Whether its template has forked it within so many seconds."""
@@ -129,11 +130,18 @@ class WorkerProcess:
     def stop(self) -> None:
         """Asks for the worker's end; safe from any thread, and after the end."""
         self.events.put(Stop())
-        self._give_up()
 
-    def _give_up(self) -> None:
-        if self._template is not None and not self.begins(0):
-            self._template.give_up()
+    def give_up(self) -> None:
+        """Does without the worker if it has not begun: its template may hang."""
+        if isinstance(self._process, ForkedChild) and not self.begins(0):
+            self._process.template.give_up(self._process)
+            self._close_lifeline()  # Should it begin yet, it ends at once.
+
+    def _close_lifeline(self) -> None:
+        with self._asking:
+            if self._lifeline >= 0:
+                os.close(self._lifeline)
+                self._lifeline = -1
 
     def request_stop(self, reason: str) -> None:
         """Asks the function to end by itself; safe from any thread, and after the end."""
@@ -191,7 +199,7 @@ class WorkerProcess:
         """Sends a signal to the worker and to what stayed in its group."""
         # The leader is not reaped before the group is dead, so the id cannot mean another group.
         # A template that was stopped may never fork it: it then finds its line closed, and ends.
-        if self.begins(KILL_SECONDS) and self.exit_code is None:
+        if self.exit_code is None and self.begins(KILL_SECONDS):
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
 
@@ -199,18 +207,17 @@ class WorkerProcess:
         """Ends the worker and all that it started, whether that stayed in its group or not."""
         self.signal_group(signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired, TimeoutError):
-            self._process.wait(KILL_SECONDS)
+            if self.exit_code is None:
+                self._process.wait(KILL_SECONDS)
         lifeline.kill_family(self._family)
 
     def end(self) -> None:
         """Kills the worker if it still runs, and removes what is left of it. Idempotent."""
-        self._give_up()
+        self.give_up()
         if self.exit_code is None:
             self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+        self._close_lifeline()
         self.line.close()
         with self._asking:
             if self._stacks >= 0:

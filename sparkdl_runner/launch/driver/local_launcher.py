@@ -94,6 +94,7 @@ class LocalGang(Gang):
             self._keep_template,
             seconds=attempt.spare_seconds,
             may_restart=attempt.may_restart,
+            waits_for_restart=attempt.waits_for_restart,
             run=attempt.run if attempt.config.max_restarts else "",
         )
 
@@ -133,7 +134,7 @@ class LocalGang(Gang):
                 environment=self._environment(),
                 shutdown_grace_seconds=self.attempt.config.shutdown_grace_seconds,
                 with_template=self.attempt.uses_template(self.num_proc),
-                may_restart=self.attempt.may_restart,
+                may_restart=self.attempt.waits_for_restart,
             )
             for worker in self._workers:
                 stack.callback(worker.end)

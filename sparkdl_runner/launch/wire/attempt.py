@@ -38,9 +38,19 @@ class AttemptSpec:
     ticket: RunTicket | None = None
     """The MLflow run that the training goes into, if there is one."""
 
-    def uses_template(self, ranks: int) -> bool:
-        """Whether the workers of a process with so many ranks are forked from a template."""
-        return ranks > 1 or self.may_restart or self.spare_seconds > 0
+    @property
+    def waits_for_restart(self) -> bool:
+        """Whether a template stays beside the ranks for a restart."""
+        return self.may_restart and self.config.spare_seconds != 0
+
+    def uses_template(self, ranks: int, *, can_keep: bool = True) -> bool:
+        """Whether the workers of a process are forked from a template.
+
+        Args:
+            ranks: How many it has.
+            can_keep: Whether the process stays after them.
+        """
+        return ranks > 1 or (can_keep and (self.waits_for_restart or self.spare_seconds > 0))
 
     def node_view(self, world: World, ranks_per_task: int = 1) -> World:
         """A rank's place as its environment is to tell it; see ``RunConfig.node_view``."""

@@ -2,7 +2,8 @@
 
 It has one thread and runs nothing of the user's. Its agent sends it the variables and descriptors
 of a worker. It forks the worker, tells its process id, and later how it ended. It reaps it only
-when the agent says so: until then the id stays the worker's, and its group's.
+when the agent says so: until then the id stays the worker's, and its group's. What the import
+prints is kept in its own output, a file, and is printed by each worker.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import importlib
 import math
 import os
 import select
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -24,8 +27,11 @@ from sparkdl_runner.launch.worker import lifeline
 from sparkdl_runner.launch.worker.ends import WorkerEnds, command
 
 JEMALLOC_THREAD = "jemalloc_bg_thd"
+MOST_SAID = 1 << 14  # Bytes of what was printed; less than a pipe holds.
 # How long it waits before it imports more: ranks that begin need the cores.
 REST_SECONDS = 2.0
+# Meant for ranks, where they come to all processes of a job: ranks may answer by a checkpoint.
+_FOR_RANKS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @dataclass
@@ -51,9 +57,15 @@ class Template:
 
     def serve(self) -> WorkerEnds:
         """Forks workers until nobody wants any. Returns in each worker, with its ends."""
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # Where it is ignored, no end can be told.
         self._import(self.backend.imports)
+        known = {number: signal.getsignal(number) for number in _FOR_RANKS}
+        self._handlers = {number: how for number, how in known.items() if how is not None}
+        for number in self._handlers:
+            signal.signal(number, signal.SIG_IGN)
         rest = REST_SECONDS
         try:
+            self._line.send_values({"ready": True})
             while True:
                 seconds = rest if self._later else self._seconds
                 is_needed = self._workers and not self._later
@@ -75,6 +87,8 @@ class Template:
 
     def _import(self, modules: Iterable[str]) -> None:
         self.load(modules)
+        sys.stdout.flush()
+        sys.stderr.flush()
         self._imported = _imported()
         self._can_fork = _can_fork(self.started_with[lifeline.FAMILY])
         before, now = self.started_with, os.environ
@@ -101,17 +115,39 @@ class Template:
         return None
 
     def _fork(self, environment: dict[str, str]) -> WorkerEnds | None:
-        """Starts a worker. Returns its ends in the worker, and None in the template."""
+        """Starts a worker. Returns its ends in the worker, and None in the template.
+
+        One that cannot be started, or that nobody waits for any more, is told to have failed.
+        """
         *files, output = self._line.receive_files(len(WorkerEnds._fields) + 1)
         ends = WorkerEnds(*files)
         is_fresh = self._imported == _imported() and all(
             self.started_with.get(name) == environment.get(name) for name in self._changed
         )
-        template_pid = os.getpid()
-        begun, begins = os.pipe()
-        pid = os.fork()
+        template_pid, pid, own = os.getpid(), -1, [output, *ends]
+        try:
+            if _is_closed(ends.lifeline):
+                raise BrokenPipeError("its agent has given it up")
+            begun, begins = os.pipe()
+            own += [begun, begins]
+            pid = os.fork()
+            if pid:
+                worker = os.pidfd_open(pid)
+        except OSError as error:
+            if pid > 0:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            os.write(output, f"sparkdl_runner: this rank could not be forked: {error}\n".encode())
+            for file in own:
+                os.close(file)
+            self._line.send_values({"failed": True})
+            return None
         if pid == 0:
             os.setsid()
+            threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+            said = os.pread(1, MOST_SAID, 0)
             os.dup2(output, 1)
             os.dup2(output, 2)
             self.agent.close()
@@ -127,12 +163,12 @@ class Template:
             os.environ.clear()
             os.environ.update({name: text for name, text in changed.items() if text is not None})
             _renew_randomness()
+            os.write(1, said)
             return ends
         for file in (begins, output, *ends):
             os.close(file)
         os.read(begun, 1)  # From then on it has a group of its own.
         os.close(begun)
-        worker = os.pidfd_open(pid)
         self._workers[worker] = pid
         self._waiting.register(worker, select.POLLIN)
         self._line.send_values({"pid": pid, "is_fresh": is_fresh})
@@ -147,6 +183,13 @@ class Template:
         if end is not None:
             code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
             self._line.send_values({"ended": pid, "code": code})
+
+
+def _is_closed(pipe: int) -> bool:
+    """Whether the other end of a pipe is closed."""
+    poll = select.poll()
+    poll.register(pipe, 0)
+    return bool(poll.poll(0))
 
 
 def _can_fork(family: str) -> bool:

@@ -58,17 +58,16 @@ def start_workers(
             template = _template(backend, environment, starts=with_template)
             if template and with_template:
                 template.keep(math.inf, for_restart=may_restart)
-        while len(workers) < number:
-            try:
-                workers.append(start(template=template))
-            except OSError:
-                if template is None:
-                    raise
-                template = None  # It has just ended.
-                continue
-            if template and template.is_ready and not workers[-1].begins(ANSWER_SECONDS):
+            while template and len(workers) < number:
+                try:
+                    workers.append(start(template=template))
+                except OSError:
+                    template = None  # It has just ended.
+        if template and template.is_ready and not workers[0].begins(ANSWER_SECONDS):
+            while workers:
                 workers.pop().end()
-                template = None
+        while len(workers) < number:
+            workers.append(start())
     except BaseException:
         for worker in workers:
             worker.end()
@@ -113,7 +112,10 @@ def _template(
     """The template for such workers, which may be started now. Call it with the lock."""
     if not is_possible() or not (starts or _templates):
         return None
-    conditions = StartConditions.now(backend, environment)
+    try:
+        conditions = StartConditions.now(backend, environment)
+    except OSError:  # The working folder is gone, say.
+        return None
     template = _templates.get(conditions)
     if template is not None and not template.is_usable:
         del _templates[conditions]  # It ends with its last worker.

@@ -22,6 +22,8 @@ class RestartSpares:
     """How long it waits for the next call; 0 if it is not to."""
     may_restart: bool
     """Whether there may be a restart."""
+    waits_for_restart: bool = False
+    """Whether the template is kept for it."""
     run: str = ""
     """The run's name, if this attempt may be a restart or may be followed by one."""
     _is_expected: bool = False
@@ -41,6 +43,7 @@ class RestartSpares:
 
     def close(self) -> None:
         """The ranks have ended: leaves the template to what comes next."""
-        self.keep(RESTART_SECONDS if self._is_expected else self.seconds)
+        waits = self._is_expected and self.waits_for_restart
+        self.keep(RESTART_SECONDS if waits else self.seconds)
         if self.run and not self._is_expected:
             restart_memory.end_holders(self.run, agent=os.getpid())

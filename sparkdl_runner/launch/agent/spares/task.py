@@ -40,9 +40,13 @@ class SpareTask:
             context: The task's.
             seconds: How long it waits; 0 for none.
         """
-        if os.environ.get("SPARK_REUSE_WORKER"):  # Else this process ends with the task.
+        if self.can_keep():
             environment = self.environment(context)
             keep_template(seconds, backend=self.backend, environment=environment)
+
+    def can_keep(self) -> bool:
+        """Whether this process stays when its task has ended."""
+        return bool(os.environ.get("SPARK_REUSE_WORKER"))
 
     def environment(self, context: Any) -> dict[str, str]:
         """The environment that a worker of a task starts with.

@@ -11,17 +11,20 @@ from sparkdl_runner.rank import restart_memory
 
 
 @pytest.mark.parametrize("seconds", [0.0, 60.0])
+@pytest.mark.parametrize("waits", [True, False])
 @pytest.mark.parametrize(("may_restart", "comes"), [(True, True), (True, False), (False, True)])
-def test_it_waits_for_a_restart_that_comes_and_else_for_the_next_call(
-    seconds: float, may_restart: bool, comes: bool
+def test_it_waits_for_a_restart_that_comes_if_it_is_to_and_else_for_the_next_call(
+    seconds: float, waits: bool, may_restart: bool, comes: bool
 ) -> None:
     kept: list[float] = []
-    spares = RestartSpares(kept.append, seconds=seconds, may_restart=may_restart)
+    spares = RestartSpares(
+        kept.append, seconds=seconds, may_restart=may_restart, waits_for_restart=waits
+    )
     if comes:
         spares.restart_comes()
     assert kept == []
     spares.close()
-    assert kept == [RESTART_SECONDS if may_restart and comes else seconds]
+    assert kept == [RESTART_SECONDS if may_restart and comes and waits else seconds]
 
 
 @pytest.mark.parametrize(("may_restart", "told"), [(True, "run-1 77"), (False, "run-1 0")])

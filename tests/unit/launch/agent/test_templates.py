@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -231,7 +230,8 @@ def test_what_trainings_import_next_is_imported_once_ranks_run_that_may_restart(
 def test_workers_end_with_their_template_as_if_killed(torch: Path) -> None:
     with started(2, torch) as workers:
         pids = [worker.pid for worker in workers]
-        os.kill(template().pid, signal.SIGTERM)
+        os.kill(template().pid, signal.SIGTERM)  # Meant for ranks.
+        os.kill(template().pid, signal.SIGKILL)
         for worker in workers:
             worker.await_exit()
             worker.kill()
@@ -259,11 +259,14 @@ def test_an_import_that_hangs_is_given_up_with_the_worker(torch: Path) -> None:
     torch.write_text("import time\ntime.sleep(600)\n")
     with started(2, torch) as (one, other):
         assert one.stacks().text.startswith("(no stacks: the backend")
-        waits = threading.Thread(target=other.await_exit)
-        waits.start()
-        one.stop()
-        waits.join(PATIENCE_SECONDS)
-        assert other.exit_code == -signal.SIGKILL
+        held = template()
+        one.give_up()
+        one.await_exit()
+        assert one.exit_code == -signal.SIGTERM
+        assert not other.has_ended()
+        other.give_up()
+        other.await_exit()
+        wait_for_end(held)
 
 
 def test_an_end_is_seen_though_the_template_was_stopped(
