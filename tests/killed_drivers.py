@@ -66,7 +66,7 @@ class Killed:
         (folder / "all-struck").touch()
         given = {"folder": str(folder), "steps": self._steps, "step_seconds": _STEP_SECONDS}
         return subprocess.Popen(
-            [sys.executable, "-m", "killed_drivers", json.dumps({**given, "every": _EVERY}), name],
+            [sys.executable, __file__, json.dumps({**given, "every": _EVERY}), name],
             env=module_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -11,7 +11,6 @@ import psutil
 
 # Spark's own folders, and the logs that are kept on purpose.
 _NOT_OURS = ("spark-", "blockmgr-", "hsperfdata", "liblz4-java", "sparkdl_runner-logs")
-
 # An ended process takes a moment to disappear, and longer on a busy machine.
 _SETTLING_SECONDS = 30.0
 

@@ -28,7 +28,7 @@ KIBIBYTES = [4**power for power in range(10)]
 OPTIONS = (
     Option("turns", 6, quick=1, help="ranks that each launcher starts"),
     Option("kibibytes", KIBIBYTES, quick=[1, 1024, 65536], help="sizes"),
-    Option("libraries", None, choices=LIBRARIES, many=True),
+    Option("libraries", (), choices=LIBRARIES),
 )
 
 

@@ -35,7 +35,7 @@ KINDS = {"scalars": "scalar", "strings": "string", "arrays": "array", "ragged": 
 
 OPTIONS = (
     Option("rows", 200_000, quick=50_000, help="of each table"),
-    Option("kinds", ["scalars", "arrays"], quick=["arrays"], choices=list(KINDS)),
+    Option("kinds", ["arrays"], choices=list(KINDS)),
     Option("repeat", 2, quick=1, help="sessions of each"),
 )
 

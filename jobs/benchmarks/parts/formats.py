@@ -51,12 +51,13 @@ _CHUNK_BYTES = 8 << 20
 _FOLDERS = ("DATA_OPTIMIZER_CACHE_FOLDER", "DATA_OPTIMIZER_DATA_CACHE_FOLDER", "HF_HOME")
 """Variables for what LitData and Hugging Face would leave elsewhere."""
 
+_PAUSE = "sleeps 5 s at the end of each shuffled epoch of a stream of Parquet"
 _ALL = (OURS, FILES, LITDATA, MOSAIC, HUGGING_FACE, TORCHDATA)
 OPTIONS = (
     Option("cases", list(LOADERS), choices=list(LOADERS)),
     Option("loaders", list(_ALL), quick=[OURS, FILES, HUGGING_FACE], choices=_ALL),
     Option("images", 500, quick=60),
-    Option("texts", 20_000, quick=2000),
+    Option("texts", 100_000, quick=2000),
     Option("turns", 2, quick=1),
 )
 
@@ -97,6 +98,7 @@ def _case(samples: _Samples, loaders: list[str], turns: int) -> Case:
             "batch of a rank": samples.batch_size,
             "row group, chunk": f"{_CHUNK_BYTES >> 20} MiB",
             "time": time,
+            **({HUGGING_FACE: _PAUSE} if samples.is_text else {}),
         },
     )
 

@@ -2,8 +2,8 @@
 
 Every launcher runs the same work as two ranks on local[2]: import torch, initialise the backend,
 one allreduce. Two figures: calls in a session that has seen this launcher before, in turns; and the
-first call in a new session of a new process. Of ours there are also calls that find the spares that
-the call before has left, as in a notebook, and calls of ranks on this host, without Spark.
+first call in a new session of a new process. Of ours there are also calls that find a spare, which
+has imported torch before, as in a notebook, and, if chosen, of ranks on this host, without Spark.
 
 Ray's TorchTrainer has a cluster of Ray's own, on this host, which has started before the clock. It
 runs in the environment that ``python jobs/benchmark.py peers`` makes.
@@ -112,13 +112,15 @@ PEERS: dict[str, Callable[[], Launcher]] = {
     RAY: cache(partial(under_ray, RANKS)),
 }
 LAUNCHERS = {**OURS, **PEERS}
+BY_DEFAULT = [one for one in LAUNCHERS if "this host" not in one]
+FIRST_BY_DEFAULT = ["HorovodRunner", "horovod.spark.run", "TorchDistributor"]
 
 OPTIONS = (
     Option("repeat", 6, quick=1, help="calls of each in a session"),
-    Option("first-calls", 2, quick=1, help="of each, in new sessions"),
+    Option("first-calls", 6, quick=1, help="of each, in new sessions"),
     Option(
         "launchers",
-        [one for one in LAUNCHERS if not one.startswith("HorovodRunner, this host")],
+        BY_DEFAULT,
         quick=["HorovodRunner", "HorovodRunner, spares", "horovod.spark.run"],
         choices=list(LAUNCHERS),
     ),
@@ -132,6 +134,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     names = arguments.launchers
     # Ray has no such session; its warm-up below is its first call.
     firsts = [one for one in names if WITH_SPARES not in one and one != RAY]
+    firsts = FIRST_BY_DEFAULT if names == BY_DEFAULT else firsts
     goals = dict.fromkeys(_RUNNERS, FIRST)
     yield _case("first call in a session", _first_call, firsts, goals, arguments.first_calls)
     spark = start_spark("launch benchmark", slots=RANKS)

@@ -42,7 +42,7 @@ RandomTable = tuple[dict[str, Any], Shard]
 
 OPTIONS = (
     Option("tables", 20, quick=3, help="how many are read"),
-    Option("only", None, type=int, many=True, help="only these of them, from 0"),
+    Option("only", (), type=int, help="only these of them, from 0"),
     Option("seed", 1, type=int, help="of the random tables"),
 )
 

@@ -36,7 +36,7 @@ OPTIONS = (
     Option("tables", list(TABLES), quick=["two_ints", "passages"], choices=list(TABLES)),
     Option("budgets", [64], type=int, help="MiB; 0: the default"),
     Option("storage", ["local"], choices=["local", "s3"]),
-    Option("scale", 0.5, quick=0.05, help="of the rows of each table"),
+    Option("scale", 0.25, quick=0.05, help="of the rows of each table"),
 )
 
 

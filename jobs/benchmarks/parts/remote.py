@@ -32,7 +32,7 @@ FIGURES = {
 }
 
 OPTIONS = (
-    Option("tables", ["array", "scalar"], quick=["array"], choices=list(TABLES)),
+    Option("tables", ["array"], choices=list(TABLES)),
     Option("rows", 500_000, quick=100_000),
     Option("ranks", 2),
     Option("turns", 3, quick=1),

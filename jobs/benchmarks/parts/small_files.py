@@ -28,10 +28,7 @@ FILE_ROWS, BATCH_SIZE = 50, 256
 OPENED, FIRST_BATCH = "opened", "first batch"
 _PRELOADED = (*PRELOADED, __name__, "sparkdl_runner.data.convert.converter")
 
-OPTIONS = (
-    Option("files", [2000, 20_000], quick=[2000]),
-    Option("repeat", 6, quick=2),
-)
+OPTIONS = (Option("files", [2000, 20_000], quick=[2000]), Option("repeat", 6, quick=2))
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

@@ -39,7 +39,7 @@ OPTIONS = (
     Option("repeat", 2, quick=1, help="ranks that call, trainings"),
     Option("calls", 10_000, quick=100, help="of log_metrics, timed"),
     Option("stretch", 250, quick=50, help="steps that are timed at once"),
-    Option("outage-seconds", 60.0, quick=2, help="without a server"),
+    Option("outage-seconds", 30.0, quick=2, help="without a server"),
     Option("beside-seconds", 12.0, quick=4, help="a quarter before it"),
 )
 

@@ -3,14 +3,12 @@
 Two ranks of this host run it in fresh processes, in turns. The loop's rate is that of all ranks
 after the first steps, by the clock and by the ranks' processor time; the time of the whole command
 has launch and imports in it. Three models learn from one batch again and again; one learns a table,
-by this package's loader and by torch's DataLoader, and one learns digits, of which it tells others.
-Trainer is beside a loop by hand, and Accelerate, where it is installed, beside itself elsewhere.
+by our loader, Trainer and torch's DataLoader; and one learns digits, of which it tells others.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import statistics
 import tempfile
@@ -24,11 +22,10 @@ from benchmarks.suite.options import Option
 
 HELP = "samples/s of trainings, beside torchrun and horovodrun"
 MODELS, LIBRARIES = ("mlp", "cnn", "transformer"), ("torch", "horovod")
-ACCELERATE = "accelerate"
 CASES = (
     *(f"{model}-{library}" for model in MODELS for library in LIBRARIES),
     *(f"digits-{library}" for library in LIBRARIES),
-    *("table", "trainer", ACCELERATE),
+    *("table", "trainer"),
 )
 ROWS = 100_000
 STEPS = {
@@ -43,18 +40,17 @@ Side = tuple[str, str, str]
 """Who starts the script, which of its ways trains, and what feeds it."""
 
 OPTIONS = (
-    Option("cases", None, quick=["digits-horovod", "table", "trainer"], choices=CASES, many=True),
+    Option("cases", list(CASES), quick=["digits-horovod", "table", "trainer"], choices=CASES),
     Option("turns", 10, quick=1, help="of the three models' cases"),
-    Option("other-turns", 2, quick=1, help="of the other cases"),
+    Option("other-turns", 1, help="of the other cases"),
     Option("steps", 350, quick=150, help="of a training of the MLP by torch"),
 )
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
-    """The cases that were chosen; by default all that are installed."""
-    here = [one for one in CASES if one != ACCELERATE or importlib.util.find_spec(one)]
+    """The cases that were chosen."""
     with tempfile.TemporaryDirectory(prefix="train-benchmark-") as folder:
-        for name in arguments.cases or here:
+        for name in arguments.cases:
             yield _case(name, arguments, Path(folder))
 
 
@@ -94,7 +90,7 @@ def _case(name: str, arguments: argparse.Namespace, folder: Path) -> Case:
 def _sides(kind: str, library: str, folder: Path) -> tuple[dict[str, Side], dict[str, Side]]:
     """The sides of a case: this package's, and its peer's."""
     there = PEERS[library]
-    way = kind if kind == ACCELERATE else {"torch": "ddp"}.get(library, library)
+    way = {"torch": "ddp"}.get(library, library)
     if kind not in ("table", "trainer"):
         feed = "digits" if kind == "digits" else "synthetic"
         return {HERE: (HERE, way, feed)}, {there: (there, way, feed)}

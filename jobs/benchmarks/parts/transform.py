@@ -35,10 +35,7 @@ FIGURES = {
 _Predict = Callable[[Any], Any]
 """Adds a column of predictions to a DataFrame."""
 
-OPTIONS = (
-    Option("rows", 200_000, quick=20_000),
-    Option("repeat", 3, quick=1, help="measured turns"),
-)
+OPTIONS = (Option("rows", 200_000, quick=20_000), Option("repeat", 3, quick=1, help="turns"))
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:

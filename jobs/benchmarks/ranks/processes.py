@@ -28,7 +28,8 @@ def module_command(module: str, *arguments: str, python: str = sys.executable) -
 
 def module_environment() -> dict[str, str]:
     """The environment in which such a command finds this package."""
-    path = [str(JOBS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    before = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    path = [str(JOBS), *map(os.path.abspath, before)]  # It may run in another folder.
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 

@@ -1,9 +1,9 @@
 """A training, as a script: python training_script.py WAY MODEL FEED STEPS FOLDER.
 
-The way is a loop by hand (``ddp``, ``horovod``), ``trainer``, or ``accelerate``; the feed is
-``synthetic``, ``digits``, or a loader and the URL of its table. Each rank writes to the folder its
-rows per second after the first steps, those per second of its processor time, and when its first
-step was over; of digits also the share that the model tells rightly of some it has not seen.
+The way is a loop by hand (``ddp``, ``horovod``) or ``trainer``; the feed is ``synthetic``,
+``digits``, or a loader and the URL of its table. Each rank writes to the folder its rows per second
+after the first steps, those per second of its processor time, and when its first step was over; of
+digits also the share that the model tells rightly of some it has not seen.
 """
 
 from __future__ import annotations
@@ -142,12 +142,11 @@ def horovod(clock: Clock) -> Any:
     return model
 
 
-def by_hand(clock: Clock, model: Any, optimizer: Any, backward: Any = None) -> None:
-    """The loop of all that have none of their own."""
+def by_hand(clock: Clock, model: Any, optimizer: Any) -> None:
+    """The loop of both libraries."""
     for inputs, labels in clock:
         optimizer.zero_grad()
-        loss = cross_entropy(model(inputs), labels)
-        backward(loss) if backward else loss.backward()
+        cross_entropy(model(inputs), labels).backward()
         optimizer.step()
 
 
@@ -157,17 +156,6 @@ def trainer(clock: Clock) -> None:
 
     clock.names = ("features", "label")
     Trainer(network(clock.model), torch.optim.Adam, cross_entropy).fit(clock, epochs=1)
-
-
-def accelerate(clock: Clock) -> None:
-    """By Accelerate."""
-    from accelerate import Accelerator
-
-    accelerator = Accelerator(cpu=True)
-    model = network(clock.model)
-    model, optimizer = accelerator.prepare(model, torch.optim.Adam(model.parameters()))
-    by_hand(clock, model, optimizer, accelerator.backward)
-    accelerator.end_training()
 
 
 if __name__ == "__main__":

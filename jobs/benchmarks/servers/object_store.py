@@ -58,7 +58,7 @@ class ObjectStore:
     def forget(self, url: str = "") -> None:
         """Answers anew what is below a URL, since objects were put there past the front."""
         below = f"/{url.partition('://')[2]}"
-        for key in [one for one in self._remembered if one[1].startswith(below)]:
+        for key in [one for one in list(self._remembered) if one[1].startswith(below)]:
             self._remembered.pop(key, None)
 
     def upload(self, folder: Path) -> str:

@@ -19,7 +19,6 @@ class Option:
         help: For a person.
         choices: All values that there are.
         type: Reads a value; by default as one of the default's type, and numbers of at least 1.
-        many: Whether several values may be given where the default is None.
     """
 
     name: str
@@ -28,7 +27,6 @@ class Option:
     help: str = ""
     choices: Sequence[Any] | None = None
     type: Callable[[str], Any] | None = None
-    many: bool = False
 
 
 def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
@@ -39,14 +37,15 @@ def add_options(parser: argparse.ArgumentParser, options: Iterable[Option]) -> N
         if one.default is False:
             parser.add_argument(flag, action="store_true", help=one.help)
             continue
-        value = one.default[0] if isinstance(one.default, (list, tuple)) else one.default
+        several = isinstance(one.default, (list, tuple))
+        value = next(iter(one.default), None) if several else one.default
         read = positive if isinstance(value, int) else type(value)
         parser.add_argument(
             flag,
             type=one.type or (str if value is None else read),
             choices=one.choices,
             metavar=one.name.rpartition("-")[2].upper(),
-            nargs="+" if one.many or isinstance(one.default, (list, tuple)) else None,
+            nargs="+" if several else None,
             default=argparse.SUPPRESS,
             help=_told(one),
         )
@@ -56,7 +55,7 @@ def _told(one: Option) -> str:
     values = one.default if isinstance(one.default, (list, tuple)) else [one.default]
     default = "all" if list(values) == list(one.choices or ()) else ", ".join(map(str, values))
     choices = f"of {'; '.join(one.choices)}" if one.choices else ""
-    default = "" if one.default is None else f"(default: {default})"
+    default = "" if one.default in (None, ()) else f"(default: {default})"
     return " ".join(filter(None, [one.help, choices, default]))
 
 

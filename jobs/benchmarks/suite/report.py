@@ -23,7 +23,11 @@ def case_report(case: Case, found: Mapping[str, Any]) -> dict[str, Any]:
             each turn; or ``"unavailable"``, the reason why it failed.
     """
     figures = {name: _figure_report(case, name, found) for name in case.figures}
-    unavailable = {side: one["unavailable"] for side, one in found.items() if "unavailable" in one}
+    unavailable = {
+        side: one.get("unavailable", "no number")
+        for side, one in found.items()
+        if not any(side in figure["sides"] for figure in figures.values())
+    }
     return {
         "name": case.name,
         "facts": dict(case.facts),
@@ -77,8 +81,6 @@ def _missed(
     for side in case.ours:
         if side in unavailable:
             yield f"{case.name}: {side} gave no figure: {unavailable[side]}"
-        elif not any(side in figure["sides"] for figure in figures.values()):
-            yield f"{case.name}: {side} gave no number"
     for name, figure in case.figures.items():
         for side, numbers in figures[name]["sides"].items():
             if side in case.ours and figure.bound is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from typing import Any
 
 import benchmark
 import pytest
+from benchmarks.parts import launch
+from benchmarks.ranks.processes import module_environment
+from benchmarks.servers.object_store import ObjectStore
 from benchmarks.suite import report
 from benchmarks.suite.case import Case, Figure, Measure
 from benchmarks.suite.compare import comparison
@@ -177,7 +181,7 @@ def test_a_goal_beside_no_peer_is_not_decided():
 
 def test_ours_that_gave_no_number_is_no_success():
     report = report_of(case_of(dict, figures={"time": Figure(unit="s", better="less", bound=1)}))
-    assert missed(report) == ["part: case: ours gave no number"]
+    assert missed(report) == ["part: case: ours gave no figure: no number"]
 
 
 def test_nothing_has_no_ratio():
@@ -280,17 +284,17 @@ def test_no_scaling_efficiency_is_quoted_where_ranks_share_cores(monkeypatch):
 @pytest.mark.parametrize(
     ("given", "values"),
     [
-        ([], (5, ["a", "b"], None, 0.5, False)),
-        (["--quick"], (1, ["a"], None, 0.5, False)),
+        ([], (5, ["a", "b"], (), 0.5, False)),
+        (["--quick"], (1, ["a"], (), 0.5, False)),
         (["--quick", "--repeat", "3", "--only", "0", "2"], (3, ["a"], [0, 2], 0.5, False)),
-        (["--kinds", "b", "--seconds", "2", "--bare"], (5, ["b"], None, 2.0, True)),
+        (["--kinds", "b", "--seconds", "2", "--bare"], (5, ["b"], (), 2.0, True)),
     ],
 )
 def test_options_that_nobody_gave_are_the_default_or_that_of_a_quick_run(given, values):
     options = (
         Option("repeat", 5, quick=1, help="turns"),
         Option("kinds", ["a", "b"], quick=["a"], choices=["a", "b"]),
-        Option("only", None, type=int, many=True),
+        Option("only", (), type=int),
         Option("seconds", 0.5),
         Option("bare", False),
     )
@@ -302,6 +306,37 @@ def test_options_that_nobody_gave_are_the_default_or_that_of_a_quick_run(given, 
     assert tuple(found[one.name] for one in options) == values
     assert "turns (default: 5)" in parser.format_help()
     assert "of a; b (default: all)" in parser.format_help()
+
+
+def test_first_calls_by_default_are_of_few_launchers_and_otherwise_of_those_chosen():
+    """The first case is made before there is a session."""
+
+    def sides(*given: str) -> list[str]:
+        parser = argparse.ArgumentParser()
+        add_options(parser, launch.OPTIONS)
+        arguments = parser.parse_args(given)
+        complete(arguments, launch.OPTIONS)
+        return list(next(launch.cases(arguments)).sides)
+
+    assert sides() == ["HorovodRunner", "horovod.spark.run", "TorchDistributor"]
+    chosen = "DistributedRunner(torch)"
+    assert sides("--launchers", chosen, f"{chosen}, spares") == [chosen]
+
+
+def test_a_module_in_another_folder_finds_what_a_relative_path_names(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([".", "", "tests"]))
+    of_jobs, *others = module_environment()["PYTHONPATH"].split(os.pathsep)
+    assert Path(of_jobs, "benchmark.py").exists()
+    assert others == [os.getcwd(), os.path.join(os.getcwd(), "tests")]
+
+
+def test_a_store_answers_anew_below_a_url_or_everywhere():
+    keys = [("GET", f"/tables/{one}?", "") for one in ("a/0.parquet", "b/0.parquet")]
+    store = ObjectStore(delay_seconds=0, _remembered=dict.fromkeys(keys))
+    store.forget("s3://tables/a")
+    assert list(store._remembered) == keys[1:]
+    store.forget()
+    assert not store._remembered
 
 
 PARTS = """
