@@ -12,6 +12,7 @@ from sparkdl_runner.checkpoint.copies.memory_copies import MemoryCopies
 from sparkdl_runner.checkpoint.directory.files import FileEntry, read_entry
 from sparkdl_runner.checkpoint.directory.manifest import Manifest, Name, read_manifest
 from sparkdl_runner.checkpoint.directory.storage import Storage
+from sparkdl_runner.checkpoint.errors import CheckpointError
 
 # A rank's shards, of which a host has no room for all; its generators; its list of files.
 _OF_A_RANK = re.compile(r"(sharded/)?r(?:ng|ank)-([0-9]+)")
@@ -32,7 +33,8 @@ def copy_of_others(
                 return  # A save has begun, or this rank has ended.
             copies.keep(entry, content)
     except Exception as error:  # Storages raise errors of many kinds.
-        if copies.served(name.step):
+        is_committed = not isinstance(error, CheckpointError)  # Else the save says why.
+        if is_committed and copies.served(name.step):
             copies.warn(f"lacks what other hosts saved of step {name.step} ({error})")
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import held_copies
 from checkpoint_ranks import ThreadPeers, run_ranks
 from held_copies import until
+from one_module import replace_in
 from small_training import Training, equal, save_steps
 from sparkdl_runner.checkpoint import Checkpoint, CheckpointError, CheckpointManager
+from sparkdl_runner.checkpoint.copies import memory_copies
 from sparkdl_runner.checkpoint.copies.memory_copies import MemoryCopies
 from sparkdl_runner.checkpoint.copies.neighbour_copies import copy_of_others, needed_of_others
 from sparkdl_runner.checkpoint.directory.files import FileEntry
@@ -259,15 +263,25 @@ def test_the_end_of_a_rank_ends_the_reading(tmp_path, reads, caplog):
     assert caplog.messages == []
 
 
+def test_a_rank_that_ends_while_a_file_is_handed_over_says_nothing(monkeypatch, caplog):
+    copies, send = copies_of(1), socket.send_fds
+
+    def ended_first(*arguments: Any) -> int:
+        copies.close(is_over=False)
+        return send(*arguments)
+
+    replace_in(monkeypatch, memory_copies, "socket", send_fds=ended_first)
+    copies.keep(FileEntry.of("model.safetensors", b"1"), b"1")
+    assert caplog.messages == []
+
+
 def test_what_is_not_committed_is_not_read(tmp_path, reads, caplog):
     def given_up() -> None:
         raise CheckpointError("rank 0 gave it up")
 
     copies = copies_of(1)
     copy_of_others(storage_at(tmp_path), copies, Name(step=1, attempt=0), given_up)
-    assert (reads.names, held()) == ([], [])
-    (said,) = caplog.messages
-    assert "lacks what other hosts saved of step 1 (rank 0 gave it up)" in said
+    assert (reads.names, held(), caplog.messages) == ([], [], [])
     copies.close(is_over=True)
 
 
