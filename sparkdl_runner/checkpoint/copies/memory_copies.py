@@ -59,7 +59,7 @@ class MemoryCopies:
     def hand_on(self) -> None:
         """All ranks have restored: leaves what this one has read to this attempt's restart.
 
-        The ranks of a host have read the whole checkpoint, as far as it was here, and nothing else.
+        What no rank of this host has read goes: older steps, and what other hosts have verified.
         """
         for memory in self.found.read.values():
             self._tell(memory, step=_BEFORE_THIS_ATTEMPT)
