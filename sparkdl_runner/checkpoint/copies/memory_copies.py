@@ -54,12 +54,12 @@ class MemoryCopies:
                 os.close(os.memfd_create(MEMORY))
                 self._start(lives_with)
             except (OSError, AttributeError) as error:
-                self._warn(f"cannot be kept ({error})")
+                self.warn(f"cannot be kept ({error})")
 
     def hand_on(self) -> None:
         """All ranks have restored: leaves what this one has read to this attempt's restart.
 
-        The ranks of a host have read the whole checkpoint, as far as it was here, and nothing else.
+        What no rank of this host has read goes: older steps, and what other hosts have verified.
         """
         for memory in self.found.read.values():
             self._tell(memory, step=_BEFORE_THIS_ATTEMPT)
@@ -76,6 +76,12 @@ class MemoryCopies:
         self._tell(drop=self._step)
         self._step = self._step_before
 
+    def served(self, step: int) -> range:
+        """The ranks of this host, if this one keeps what others saved of ``step``, the newest."""
+        if self._line is None or self._step != step or self._world.local_rank:
+            return range(0)
+        return range(self._world.rank, self._world.rank + self._world.local_size)
+
     def keep(self, entry: FileEntry, content: bytes) -> None:
         """Keeps a file of the save that has begun. Does not raise."""
         if self._line is None:
@@ -89,11 +95,11 @@ class MemoryCopies:
                 file.flush()
                 self._tell(file.fileno(), step=self._step)
         except (OSError, MemoryError) as error:
-            self._warn(f"is left out, or a part of it, for step {self._step} ({error})")
+            self.warn(f"is left out, or a part of it, for step {self._step} ({error})")
 
-    def committed(self) -> None:
-        """The save that began is committed: nothing else stays in memory."""
-        self._tell(drop_before=self._step)
+    def committed(self, step: int) -> None:
+        """The save of this step is committed: nothing older stays in memory."""
+        self._tell(drop_before=step)
 
     def close(self, *, is_over: bool) -> None:
         """Lets go of all memory; unless the training is over, what others hold stays there."""
@@ -101,9 +107,10 @@ class MemoryCopies:
         if is_over:
             self._tell(end=True)
             self._end_earlier()
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        self._has_warned = True  # A thread may be using the line.
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
 
     def _end_earlier(self) -> None:
         if self._run:
@@ -142,15 +149,16 @@ class MemoryCopies:
         self._line = ours
 
     def _tell(self, *memories: int, **message: object) -> None:
-        if self._line is not None:
+        if (line := self._line) is not None:
             try:
-                socket.send_fds(self._line, [json.dumps(message).encode()], memories)
+                socket.send_fds(line, [json.dumps(message).encode()], memories)
             except OSError as error:
-                self._line.close()
+                line.close()
                 self._line = None
-                self._warn(f"cannot be kept: the process that holds it is gone, or hangs ({error})")
+                self.warn(f"cannot be kept: the process that holds it is gone, or hangs ({error})")
 
-    def _warn(self, problem: str) -> None:
+    def warn(self, problem: str) -> None:
+        """Says what is wrong with the copies, once."""
         if not self._has_warned:
             self._has_warned = True
             who = f"Rank {self._world.rank} on host {self._world.place}"

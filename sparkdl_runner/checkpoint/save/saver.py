@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from sparkdl_runner.base.storage_errors import StorageFailure, failure_of
 from sparkdl_runner.checkpoint.copies.memory_copies import MemoryCopies
+from sparkdl_runner.checkpoint.copies.neighbour_copies import copy_of_others
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.manifest import Name
 from sparkdl_runner.checkpoint.directory.storage import Storage
@@ -135,10 +136,14 @@ class Saver:
         except BaseException as error:
             self._error = error
             return
+        job = commit.job.manifest
+        if 0 < len(self._copies.served(job.step)) < job.world_size:
+            copy = self._storage, self._copies, job.name, commit.wait  # At this low priority.
+            threading.Thread(None, copy_of_others, "sparkdl-neighbour", copy, daemon=True).start()
         if manifest is None:
             return
         self._newest = manifest.name
-        self._copies.committed()
+        self._copies.committed(manifest.step)
         place = f"{self._storage.shown}/{manifest.name}"
         rank_facts.tell(checkpoint_step=manifest.step, checkpoint=place)
         try:

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+import held_copies
+from held_copies import descriptors, until
 from small_training import Training, equal
 from sparkdl_runner.checkpoint import CheckpointManager
 from sparkdl_runner.checkpoint.copies import holder, memory_copies
@@ -79,13 +80,7 @@ def die(checkpoints: CheckpointManager) -> None:
 
 def held(attempt: int | None = None) -> list[str]:
     """The SHA-256 of each file that a holder has, of one attempt or of all."""
-    names = []
-    for pid, of_attempt, _ in restart_memory.holders(RUN):
-        with suppress(OSError):  # It ends, or has just let go of one.
-            for link in fds(pid) if attempt in (None, of_attempt) else ():
-                name = os.readlink(link).removesuffix(" (deleted)")
-                names.append(name.partition(holder.MEMORY)[2])
-    return sorted(filter(None, names))
+    return held_copies.held(RUN, attempt)
 
 
 def newest(checkpoints: CheckpointManager) -> list[str]:
@@ -96,17 +91,6 @@ def newest(checkpoints: CheckpointManager) -> list[str]:
 
 def no_holder() -> bool:
     return not list(restart_memory.holders(RUN))
-
-
-def fds(pid: int) -> list[Path]:
-    return list(Path(f"/proc/{pid}/fd").iterdir())
-
-
-def until(is_so) -> None:
-    end = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def restore(checkpoints: CheckpointManager) -> tuple[int | None, Training]:
@@ -146,7 +130,7 @@ def test_bytes_that_differ_from_the_manifest_are_read_from_the_storage(tmp_path,
     until(lambda: held() == newest(checkpoints))
     ((pid, _, _),) = restart_memory.holders(RUN)
     largest = max(
-        (link for link in fds(pid) if holder.MEMORY in os.readlink(link)),
+        (link for link in descriptors(pid) if holder.MEMORY in os.readlink(link)),
         key=lambda link: link.stat().st_size,
     )
     with open(largest, "r+b") as file:

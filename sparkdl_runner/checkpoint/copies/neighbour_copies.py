@@ -1,0 +1,47 @@
+"""What other hosts' ranks have saved, in this host's memory too: theirs is lost with the host.
+
+It comes from the storage, once it is committed there. So ranks send one another nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from sparkdl_runner.checkpoint.copies.memory_copies import MemoryCopies
+from sparkdl_runner.checkpoint.directory.files import FileEntry, read_entry
+from sparkdl_runner.checkpoint.directory.manifest import Manifest, Name, read_manifest
+from sparkdl_runner.checkpoint.directory.storage import Storage
+from sparkdl_runner.checkpoint.errors import CheckpointError
+
+# A rank's shards, of which a host has no room for all; its generators; its list of files.
+_OF_A_RANK = re.compile(r"(sharded/)?r(?:ng|ank)-([0-9]+)")
+# With more, each host would ask the storage for thousands of small files at each save.
+_MOST_RANKS = 64
+
+
+def copy_of_others(
+    storage: Storage, copies: MemoryCopies, name: Name, wait: Callable[[], None]
+) -> None:
+    """Reads what this host lacks once ``wait`` returns, until the next save. Raises nothing."""
+    try:
+        wait()
+        copies.committed(name.step)
+        for entry in needed_of_others(read_manifest(storage, name), copies.served(name.step)):
+            content = read_entry(storage, str(name), entry)
+            if not copies.served(name.step):
+                return  # A save has begun, or this rank has ended.
+            copies.keep(entry, content)
+    except Exception as error:  # Storages raise errors of many kinds.
+        is_committed = not isinstance(error, CheckpointError)  # Else the save says why.
+        if is_committed and copies.served(name.step):
+            copies.warn(f"lacks what other hosts saved of step {name.step} ({error})")
+
+
+def needed_of_others(manifest: Manifest, here: range) -> Iterator[FileEntry]:
+    """What ranks of a host may need after a restart, as whichever ranks, and have not saved."""
+    for entry in manifest.files:
+        found = _OF_A_RANK.match(entry.path)
+        rank = int(found[2]) if found else 0  # Rank 0 saves what is all ranks'.
+        if rank not in here and not (found and (found[1] or manifest.world_size > _MOST_RANKS)):
+            yield entry
