@@ -20,7 +20,14 @@ from hypothesis import strategies as st
 
 from every_backend import EVERY_BACKEND
 from processes import wait_until_gone, workers
-from sparkdl_runner import DistributedRunner, RunConfig, WorkerFailedError, end_spare_workers
+from sparkdl_runner import (
+    DistributedRunner,
+    RunConfig,
+    WorkerDiedError,
+    WorkerFailedError,
+    WorkerHungError,
+    end_spare_workers,
+)
 from sparkdl_runner.launch.agent.spares.pool import end_spares
 
 # Variables whose values differ between any two runs, also without spares.
@@ -111,6 +118,7 @@ def seen():
         "stderr": (sys.stderr.line_buffering, sys.stderr.write_through, sys.stderr.encoding),
         "locale": locale.setlocale(locale.LC_ALL),
         "threads": sorted(one.name for one in threading.enumerate()),
+        "main thread": threading.main_thread().native_id == os.getpid(),
         "collecting": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count() > 1000),
         "gauss": random.getstate()[2],
         "hooks": (sys.excepthook.__module__, sys.settrace.__module__, len(sys.meta_path)),
@@ -182,9 +190,9 @@ def variables():
     return [one for one in os.environ.items() if not one[0].startswith(OF_ONE_RUN)]
 
 
-@pytest.mark.parametrize("spare_seconds", [600.0, 0.0])
+@pytest.mark.parametrize("spare_seconds", [600.0, None])
 def test_a_restart_is_forked_from_what_has_imported_for_it(
-    light_ranks: None, tmp_path: Path, spare_seconds: float
+    light_ranks: None, tmp_path: Path, spare_seconds: float | None
 ) -> None:
     first = tmp_path / "first"
 
@@ -239,6 +247,43 @@ def test_ranks_of_a_host_share_one_import(light_ranks: None) -> None:
     (template,) = set(gang.gather(parent))
     assert template != os.getpid()
     assert wait_until_gone("sparkdl_runner.launch.worker"), workers()
+
+
+@pytest.fixture
+def slow_import(tmp_path: Path, light_ranks: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The module that ranks import in torch's place. It may take its time."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path / "torch.py"
+
+
+def test_a_run_that_is_cancelled_leaves_the_template_to_another(slow_import: Path) -> None:
+    go = slow_import.with_name("go")
+    slow_import.write_text(
+        f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.02)\n"
+        "print('imported once')\nraise ImportError\n"
+    )
+    mark = slow_import.with_name("mark")
+    one, other = runner().submit(mark.touch), runner().submit(pid)
+    waiting()
+    assert one.cancel()
+    assert wait([one], timeout=300).done
+    go.touch()
+    assert other.result(timeout=300) > 0
+    assert not mark.exists()
+
+
+def test_an_import_that_hangs_in_a_template_is_told_as_in_a_rank(slow_import: Path) -> None:
+    slow_import.write_text("import time\ntime.sleep(600)\n")
+    config = RunConfig(tracking=False, start_timeout_seconds=1)
+    with pytest.raises(WorkerHungError, match=r"has not begun the function, for which it first"):
+        DistributedRunner(num_proc=-2, backend="horovod", run_config=config).run(pid)
+    assert wait_until_gone("sparkdl_runner.launch.worker"), workers()
+
+
+def test_the_last_words_of_an_import_are_those_of_the_rank(slow_import: Path) -> None:
+    slow_import.write_text("import os\nos.write(2, b'no such driver\\n')\nos.abort()\n")
+    with pytest.raises(WorkerDiedError, match=r"Last output of rank 0:\n  no such driver"):
+        runner().run(pid)
 
 
 def test_a_spare_ends_when_it_has_waited_long_enough(light_ranks: None) -> None:

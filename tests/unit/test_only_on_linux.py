@@ -26,7 +26,7 @@ OF_NAMES = {
     "doctor/child.py": {"memfd_create"},
     "launch/agent/host/address_space.py": {"prlimit"},
     "launch/agent/spares/start_conditions.py": {"sched_getscheduler"},
-    "launch/agent/template_process.py": {"pidfd_open"},
+    "launch/agent/template_process.py": {"memfd_create", "pidfd_open"},
     "launch/agent/worker_process.py": {"waitid"},
     "launch/preflight/host_facts.py": {"POSIX_FADV_DONTNEED", "posix_fadvise"},
     "launch/wire/socket_owner.py": {"AF_NETLINK"},

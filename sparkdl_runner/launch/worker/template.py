@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -137,7 +138,8 @@ class Template:
             if pid > 0:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-            os.write(output, f"sparkdl_runner: this rank could not be forked: {error}\n".encode())
+            with suppress(OSError):  # Nobody reads it any more.
+                os.write(output, f"sparkdl_runner: no worker could be forked: {error}\n".encode())
             for file in own:
                 os.close(file)
             self._line.send_values({"failed": True})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -237,10 +238,45 @@ def test_workers_end_with_their_template_as_if_killed(torch: Path) -> None:
             worker.kill()
             assert worker.exit_code == -signal.SIGKILL
             assert worker.has_ended()
-        assert all(map(is_gone, pids))
+        wait_until(lambda: all(map(is_gone, pids)))  # They may be dying yet.
         with started(1, torch) as others:
             assert others[0].pid not in pids
             assert not others[0].has_ended()
+
+
+def test_signals_for_ranks_end_no_template_and_reach_ranks(torch: Path) -> None:
+    def ignored(pid: int) -> bool:
+        (mask,) = re.findall(r"SigIgn:\t(\w+)", Path(f"/proc/{pid}/status").read_text())
+        return bool(int(mask, 16) >> (signal.SIGTERM - 1) & 1)
+
+    with started(1, torch) as (worker,):
+        assert not ignored(worker.pid)  # Once it is there, its template is ready.
+        assert ignored(template().pid)
+
+
+def test_what_an_import_prints_each_worker_prints(torch: Path) -> None:
+    torch.write_text("print('imported')\nraise ImportError\n")
+    with started(2, torch) as workers:
+        for worker in workers:
+            with open(worker.take_output()) as output:
+                assert output.readline() == "imported\n"
+
+
+def test_a_fork_that_fails_ends_that_worker_alone(torch: Path) -> None:
+    torch.write_text(
+        "import os\nforks = [os.fork] * 3\n"  # One is a trial.
+        "def fork():\n"
+        "    if not forks: raise BlockingIOError(11, 'too many processes')\n"
+        "    return forks.pop()()\n"
+        "os.fork = fork\nraise ImportError\n"
+    )
+    with started(3, torch) as (one, other, third):
+        third.await_exit()
+        assert third.exit_code == 1
+        with open(third.take_output()) as output:
+            assert "no worker could be forked: [Errno 11] too many processes" in output.readline()
+        assert not one.has_ended()
+        assert not other.has_ended()
 
 
 def test_a_worker_whose_template_dies_importing_has_ended_as_that_did(torch: Path) -> None:

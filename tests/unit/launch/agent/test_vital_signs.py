@@ -130,3 +130,20 @@ def test_a_process_that_is_gone_has_no_state():
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     assert Observer(process.pid).look().state == ""
+
+
+def test_another_process_may_be_watched_from_then_on(process):
+    template = subprocess.Popen(["sleep", "600"])
+    try:
+        clock = [0.0]
+        observer = Observer(template.pid, now=lambda: clock[0])
+        clock[0] = 5.0
+        assert observer.look().silent_seconds == 5
+        observer.watch(process.pid)
+        assert observer.look().silent_seconds == 0
+        template.kill()
+        template.wait()
+        assert observer.look().state
+    finally:
+        template.kill()
+        template.wait()
