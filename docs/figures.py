@@ -57,7 +57,13 @@ def number(value: float) -> str:
 
 
 def _table(mark: str, report: Mapping[str, Any]) -> str:
-    chosen = _chosen(mark, report)
+    try:
+        chosen = _chosen(mark, report)
+    except ValueError:
+        end = report["parts"].get(mark.split(" / ")[0], {}).get("unavailable")
+        if not end:
+            raise
+        return f"Not measured by `{report['command']}`: {shorten(end, LONGEST_REASON)}."
     lines = [("", *_heads(chosen)), *_rows(chosen)]
     lines.insert(1, ("---",) * len(lines[0]))
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -111,6 +111,9 @@ def test_a_part_that_was_not_done_says_why(report):
     *_, origin = made("launch / calls", report)
     assert "on 2 cores. The part was not done: TimeoutError: long " in origin
     assert origin.endswith("long [...].")
+    report["parts"]["launch"]["unavailable"] = "interrupted before"
+    (said,) = made("launch / not yet", report)
+    assert said == f"Not measured by {COMMAND}: interrupted before."
 
 
 def test_one_turn_has_no_worst_and_figures_may_be_chosen(report):
