@@ -12,6 +12,7 @@ import threading
 import time
 
 from sparkdl_runner.base import processes
+from sparkdl_runner.base.thread_frames import current_frames
 
 SAMPLE_SECONDS = 0.05
 DATA, COMPUTE, COMMUNICATION, CHECKPOINT = "data_wait", "compute", "communication", "checkpoint"
@@ -67,7 +68,7 @@ class TimeUse:
 
 def part_of(thread: threading.Thread) -> str:
     """The part of a step in which the thread is now."""
-    frame = sys._current_frames().get(thread.ident or 0)
+    frame = current_frames().get(thread.ident or 0)
     for _ in range(_DEPTH):
         if frame is None:
             break

@@ -282,7 +282,7 @@ def test_memory_of_encoded_tables_is_measured_from_both_storages(tmp_path: Path)
 
 def test_a_peer_without_its_environment_says_how_to_make_it(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    short = ["--cases", "text", "--texts", "500", "--turns", "1", "--loaders", "ours", "litdata"]
+    short = ["--cases", "text", "--texts", "20000", "--turns", "1", "--loaders", "ours", "litdata"]
     done = run_benchmark(tmp_path, "formats", *short, "--output", "figures.json")
     assert done.returncode == 0, done.stdout + done.stderr
     (case,) = json.loads((tmp_path / "figures.json").read_text())["parts"]["formats"]["cases"]

@@ -150,10 +150,10 @@ class _Samples:
             _, opened, *epochs = self._stages(loader, loader, more)
         if [one["samples"] for one in epochs] != 2 * [self.rows]:
             raise RuntimeError(f"epochs of {[one['samples'] for one in epochs]} samples")
-        first, second = opened["seconds"] + epochs[0]["seconds"], epochs[1]["seconds"]
         of_a_core = sum(one["cpu_seconds"] for one in epochs) / 2
-        times = (first, second, of_a_core)
-        return {name: self.rows / one for name, one in zip(READ, times, strict=True)}
+        times = opened["seconds"] + epochs[0]["seconds"], epochs[1]["seconds"], of_a_core
+        # The kernel counts a core's time in hundredths of a second: few samples may take none.
+        return {name: self.rows / one for name, one in zip(READ, times, strict=True) if one}
 
     def convert(self, loader: str) -> dict[str, float]:
         """Makes a loader's format once."""

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
+from sparkdl_runner.base.thread_frames import current_frames
+
 # The root of a broadcast waits for nobody, and so may be ahead of the others.
 _MOST_OF_A_GROUP, _MOST_GROUPS, _MOST_CHARACTERS = 8, 16, 120
 # Ranks may give these tensors of different shapes (``Op.match`` of torch's flight recorder).
@@ -39,7 +41,7 @@ def last_calls(thread: int) -> list[dict[str, Any]] | None:
     Each says what was called (``call``), in which group (``where``, and its ``ranks`` if it has not
     all), the ``number`` that the call has there (0 where none is counted), and if it is ``done``.
     """
-    stack = [frame for frame, _ in traceback.walk_stack(sys._current_frames()[thread])]
+    stack = [frame for frame, _ in traceback.walk_stack(current_frames()[thread])]
     return _of_horovod(stack) or _of_torch()
 
 

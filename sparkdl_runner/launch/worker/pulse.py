@@ -9,6 +9,7 @@ import types
 from contextlib import suppress
 from itertools import pairwise
 
+from sparkdl_runner.base.thread_frames import current_frames
 from sparkdl_runner.launch.backends import Backend
 from sparkdl_runner.launch.wire.control import WorkerPipe
 from sparkdl_runner.launch.wire.messages import Pulse
@@ -41,7 +42,7 @@ def start(line: WorkerPipe, backend: Backend) -> None:
 
     def look() -> Pulse:
         own = threading.current_thread()
-        frames = sys._current_frames()
+        frames = current_frames()
         del frames[own.ident or 0]  # It would keep this function's frame, and so all frames, alive.
         stack = _stack(frames.get(main.ident or 0))
         threads, places = [main], [_place(stack)]
