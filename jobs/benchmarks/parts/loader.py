@@ -16,10 +16,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ranks.shards import FACTS, FIGURES, FIRST_BATCH, SPEED, Shard, measured
+from benchmarks.ranks.shards import FACTS, FIGURES, FIRST_BATCH, SPEED, measured
 from benchmarks.suite.case import Case
 from benchmarks.suite.options import Option
-from benchmarks.tables.loader_tables import TABLES, write_table
+from benchmarks.tables.loader_tables import TABLES, Shard, write_table
 
 HELP = "batches, and the worst seed, beside petastorm's loader"
 FILES, BATCH_SIZE = 8, 1024

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.ranks.shards import BY_PROCESSOR, FACTS, FIGURES, SPEED, Shard, measured
+from benchmarks.ranks.shards import BY_PROCESSOR, FACTS, FIGURES, SPEED, measured
 from benchmarks.suite.case import Case
 from benchmarks.suite.options import Option
-from benchmarks.tables.loader_tables import TABLES, write_table
+from benchmarks.tables.loader_tables import TABLES, Shard, write_table
 
 HELP = "the loader's worst case: random tables, beside petastorm and a loop by hand"
 SIDES = ("arrow", "naive", "petastorm_batched")

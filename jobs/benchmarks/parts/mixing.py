@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.ranks.shards import Shard
 from benchmarks.suite.case import Case, Figure
 from benchmarks.suite.options import Option
-from benchmarks.tables.loader_tables import write_files
+from benchmarks.tables.loader_tables import Shard, write_files
 
 HELP = "how well batches of a sorted table mix, beside petastorm"
 LABELS, RANKS, BATCH_SIZE = 10, 8, 64

@@ -23,8 +23,8 @@ import torch
 
 import sparkdl_runner.data.batches.device  # noqa: F401  Imported late, which should not count.
 from benchmarks.ranks.processes import await_others
-from benchmarks.ranks.shards import THREADS, Shard
 from benchmarks.ranks.stages import status_bytes
+from benchmarks.tables.loader_tables import THREADS, Shard
 from sparkdl_runner.data.batches.loader import ArrowLoader
 from sparkdl_runner.data.dataset.manifest import Manifest
 

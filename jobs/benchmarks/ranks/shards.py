@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from benchmarks.ranks.processes import in_fresh_processes
 from benchmarks.suite.case import Figure
+from benchmarks.tables.loader_tables import THREADS, Shard
 
-THREADS = 2  # That decode for a rank, whatever reads.
 SPEED, BY_PROCESSOR = "speed", "by processor time"
 FIRST_BATCH, MEMORY = "first batch", "memory"
 FIGURES = {
@@ -23,19 +21,6 @@ FACTS = {"time": "from making a loader to its last batch, without imports", "thr
 _NOT_BY_PETASTORM = ("ragged", "string")
 """Tables of lists and texts, of which it makes no tensors."""
 PRELOADED = ("benchmarks.ranks.loader_readers", "petastorm.pytorch")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shard:
-    """The rows of a table that one rank reads, their order, and the size of its batches."""
-
-    table: str
-    folder: str
-    batch_size: int
-    rank: int = 0
-    ranks: int = 1
-    shuffle: bool = True
-    seed: int = 0
 
 
 def measured(engine: str, *shards: Shard) -> dict[str, float]:

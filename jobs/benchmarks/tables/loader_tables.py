@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,21 @@ import pyarrow as pa
 
 LIST_LENGTH = 64  # The longest.
 GROUP_BYTES = 32 << 20
+THREADS = 2  # That decode for a rank, whatever reads.
 _Parts = Iterable[tuple[pa.Table, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """The rows of a table that one rank reads, their order, and the size of its batches."""
+
+    table: str
+    folder: str
+    batch_size: int
+    rank: int = 0
+    ranks: int = 1
+    shuffle: bool = True
+    seed: int = 0
 
 
 def _array_table(random: np.random.Generator, rows: int) -> dict[str, Any]:

@@ -9,10 +9,10 @@ import pytest
 import torch
 from benchmarks.parts import loader, loader_sweep
 from benchmarks.ranks import loader_readers
-from benchmarks.ranks.shards import BY_PROCESSOR, FIGURES, FIRST_BATCH, SPEED, Shard
+from benchmarks.ranks.shards import BY_PROCESSOR, FIGURES, FIRST_BATCH, SPEED
 from benchmarks.suite.report import case_report
 from benchmarks.suite.turns import run
-from benchmarks.tables.loader_tables import TABLES, write_table
+from benchmarks.tables.loader_tables import TABLES, Shard, write_table
 
 from sparkdl_runner.data.dataset.manifest import MANIFEST_NAME
 
