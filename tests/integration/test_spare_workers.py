@@ -272,6 +272,15 @@ def test_a_run_that_is_cancelled_leaves_the_template_to_another(slow_import: Pat
     assert not mark.exists()
 
 
+def test_a_run_of_much_data_is_cancelled_while_its_template_imports(slow_import: Path) -> None:
+    slow_import.write_text("import time\ntime.sleep(600)\n")
+    one = runner().submit(len, b"x" * 5_000_000)  # More than its pipe holds.
+    waiting()
+    assert one.cancel()
+    assert wait([one], timeout=300).done
+    assert wait_until_gone("sparkdl_runner.launch.worker"), workers()
+
+
 def test_an_import_that_hangs_in_a_template_is_told_as_in_a_rank(slow_import: Path) -> None:
     slow_import.write_text("import time\ntime.sleep(600)\n")
     config = RunConfig(tracking=False, start_timeout_seconds=1)

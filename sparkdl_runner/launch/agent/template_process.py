@@ -6,15 +6,15 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
-from sparkdl_runner.base import processes
 from sparkdl_runner.launch.wire.control import WorkerPipe
 from sparkdl_runner.launch.worker import lifeline
 from sparkdl_runner.launch.worker.ends import WorkerEnds, command
@@ -27,6 +27,7 @@ def is_possible() -> bool:
     """Whether this system can have templates: Linux 5.3 tells a worker's end by a file."""
     try:
         os.close(os.pidfd_open(os.getpid()))
+        os.close(os.memfd_create("sparkdl-template"))
         return True
     except (AttributeError, OSError):
         return False
@@ -48,8 +49,10 @@ class TemplateProcess:
         """Whether it lives, and its imports are what new ones would be."""
         self.is_ready = False
         """Whether it has imported the backend."""
-        self._is_over = False
+        self._is_killed = self._is_over = False
         self._lock = threading.RLock()
+        self._unsent: list[tuple[dict[str, Any], list[int], ForkedChild | None]] = []
+        """Until it is ready: while it imports it reads nothing, and the pipe may be full."""
         self._asked: deque[ForkedChild] = deque()
         self._begun: dict[int, ForkedChild] = {}
         self._environment = {**environment, lifeline.FAMILY: uuid.uuid4().hex}
@@ -80,46 +83,72 @@ class TemplateProcess:
             OSError: The template has ended.
         """
         with self._lock:
-            if self._is_over:
+            if self._is_over or self._is_killed:
                 raise OSError(f"the template, process {self.pid}, has ended")
             child = ForkedChild(self, os.dup(output))
             self._asked.append(child)
-            try:
-                self._line.send_values({"environment": dict(environment)})
-                self._line.send_files([*ends, output])
-            except BaseException:  # Half a message is none: the template cannot go on.
-                self._process.kill()
-                raise
+            self._say({"environment": dict(environment)}, [*ends, output], child)
             return child
+
+    def _say(
+        self, values: dict[str, Any], files: Sequence[int] = (), child: ForkedChild | None = None
+    ) -> None:
+        if not self.is_ready:
+            self._unsent.append((values, [os.dup(file) for file in files], child))
+            return
+        try:
+            self._line.send_values(values)
+            if files:
+                self._line.send_files(files)
+        except BaseException:  # Half a message is none: the template cannot go on.
+            self._kill()
+            raise
+
+    def _say_unsent(self) -> None:
+        while self._unsent:
+            values, files, child = self._unsent.pop(0)
+            try:
+                if child is None or child in self._asked:
+                    self._say(values, files, child)
+            finally:
+                for file in files:
+                    os.close(file)
+
+    def _kill(self) -> None:
+        self._is_killed, self.is_usable = True, False
+        self._process.kill()
 
     def keep(self, seconds: float, *, for_restart: bool = False) -> None:
         """Has it end once it was without a worker for so long; and import more for a restart."""
         with self._lock, suppress(OSError):  # It has ended.
             if seconds or self._asked or self._begun:
-                self._line.send_values({"seconds": float(seconds), "for_restart": for_restart})
+                self._say({"seconds": float(seconds), "for_restart": for_restart})
             else:
-                self._process.kill()
+                self._kill()
 
     def reap(self, pid: int) -> None:
         """Lets the kernel give a worker's process id to others."""
         with self._lock, suppress(OSError):  # It has ended.
             if self._begun.pop(pid, None) is not None:
-                self._line.send_values({"reap": pid})
+                self._say({"reap": pid})
 
     def give_up(self, child: ForkedChild) -> None:
-        """Does without a worker that has not begun. Ends the template if it has no others.
+        """Does without a worker that has not begun, or of whose end the template does not tell.
 
-        Its import may hang, and it may be stopped.
+        Ends the template if it has no others: its import may hang, and it may be stopped.
         """
         with self._lock:
-            if child not in self._asked:
-                return
-            child.returncode = -signal.SIGTERM
-            child.code.add_done_callback(lambda _: self.reap(child.pid))
-            if all(one.returncode is not None for one in self._asked) and not any(
-                map(_runs, self._begun)
+            if child in self._asked and any(one is child for _, _, one in self._unsent):
+                self._asked.remove(child)
+                child.lost(-signal.SIGTERM)
+            elif child in self._asked:
+                child.returncode = -signal.SIGTERM
+                child.code.add_done_callback(lambda _: self.reap(child.pid))
+            begun = self._begun.values()
+            if all(one.returncode is not None for one in self._asked) and all(
+                one is child or one.code.done() for one in begun
             ):
-                self._process.kill()
+                self._kill()
 
     def join(self) -> None:
         """Waits until it is gone, unless it has workers."""
@@ -127,11 +156,28 @@ class TemplateProcess:
             self._thread.join()
 
     def _hold(self, backend: str, started: Future[subprocess.Popen[bytes]]) -> None:
-        ours, theirs = socket.socketpair()
-        self._line = WorkerPipe(ours)
-        self._said = os.memfd_create("sparkdl-template")
-        with theirs:
-            try:
+        try:
+            process = self._start(backend)
+        except BaseException as error:
+            started.set_exception(error)
+            return
+        started.set_result(process)
+        try:
+            while True:
+                self._hear(self._line.receive()[0])
+        except (EOFError, OSError):
+            pass
+        finally:
+            process.kill()
+            self._lose_all(process.wait())
+
+    def _start(self, backend: str) -> subprocess.Popen[bytes]:
+        with ExitStack() as failed:
+            ours, theirs = socket.socketpair()
+            failed.enter_context(ours)
+            with theirs:
+                self._said = os.memfd_create("sparkdl-template")
+                failed.callback(os.close, self._said)
                 process = subprocess.Popen(
                     command(backend, os.getpid(), template=theirs.fileno()),
                     env=self._environment,
@@ -141,30 +187,26 @@ class TemplateProcess:
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
                 )
-            except BaseException as error:
-                self._line.close()
-                os.close(self._said)
-                started.set_exception(error)
-                return
-        started.set_result(process)
-        try:
-            while True:
-                self._hear(self._line.receive()[0])
-        except EOFError:
-            pass
-        finally:
-            process.kill()
-            self._lose_all(process.wait())
+            failed.pop_all()
+        self._line = WorkerPipe(ours)
+        return process
 
     def _lose_all(self, code: int) -> None:
         with self._lock:
             self._is_over, self.is_usable = True, False
             size = os.fstat(self._said).st_size
             said = os.pread(self._said, MOST_SAID, max(0, size - MOST_SAID))
+            if self._begun and not self._is_killed:
+                text = said.decode(errors="replace")
+                who = f"sparkdl_runner: process {self.pid}, from which ranks were forked,"
+                print(f"{who} ended, exit code {code}, and they with it: {text}", file=sys.stderr)
             for child in self._asked:
                 child.lost(code, said)
             for child in list(self._begun.values()):
                 child.lost(-signal.SIGKILL)
+            for file in (file for _, files, _ in self._unsent for file in files):
+                os.close(file)
+            self._unsent.clear()
             self._asked.clear()
             self._begun.clear()
             self._line.close()
@@ -175,10 +217,11 @@ class TemplateProcess:
             match told:
                 case {"ready": True}:
                     self.is_ready = True
+                    self._say_unsent()
                 case {"failed": True}:
                     self._asked.popleft().lost(1)
                 case {"pid": int(pid), "is_fresh": bool(is_fresh)}:
-                    self.is_usable = is_fresh
+                    self.is_usable = is_fresh and not self._is_killed
                     child = self._begun[pid] = self._asked.popleft()
                     child.begin(pid)
                 case {"ended": int(pid), "code": int(code)} if pid in self._begun:
@@ -222,6 +265,7 @@ class ForkedChild:
             self.code.result(seconds)
         except TimeoutError:
             self.code.add_done_callback(self._reap)
+            self.template.give_up(self)
             raise
         self._reap(self.code)
 
@@ -248,8 +292,3 @@ class ForkedChild:
 def _kill_unknown(started: Future[subprocess.Popen[bytes]]) -> None:
     if started.exception() is None:
         started.result().kill()
-
-
-def _runs(pid: int) -> bool:
-    stat = processes.stat(pid)
-    return stat is not None and not stat.has_ended

@@ -130,6 +130,8 @@ class WorkerProcess:
     def stop(self) -> None:
         """Asks for the worker's end; safe from any thread, and after the end."""
         self.events.put(Stop())
+        if isinstance(self._process, ForkedChild) and not self.begins(0):
+            self.line.close()  # Who sends it its work may wait for ever.
 
     def give_up(self) -> None:
         """Does without the worker if it has not begun: its template may hang."""

@@ -305,6 +305,47 @@ def test_an_import_that_hangs_is_given_up_with_the_worker(torch: Path) -> None:
         wait_for_end(held)
 
 
+def test_a_template_that_imports_is_asked_for_any_number_of_workers(torch: Path) -> None:
+    go = torch.with_name("go")
+    torch.write_text(
+        f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+        "raise ImportError\n"
+    )
+    with started(12, torch, LARGE="x" * 60_000) as workers:  # No pipe holds so much.
+        workers[3].give_up()
+        assert workers[3].has_ended()
+        go.touch()
+        del workers[3]
+        assert parents(workers) == {template().pid}
+
+
+def test_a_template_that_was_killed_is_asked_for_no_more(torch: Path) -> None:
+    torch.write_text("import time\ntime.sleep(600)\n")
+    with started(1, torch) as (one,):
+        held = template()
+        one.give_up()
+        assert not held.is_usable
+        with started(1, torch) as (other,):
+            assert template() is not held
+            other.give_up()
+        wait_for_end(held)
+
+
+def test_the_last_words_of_a_template_are_told_where_its_ranks_have_begun(
+    torch: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    torch.write_text("print('imported')\nraise ImportError\n")
+    with started(1, torch) as (worker,):
+        assert worker.pid
+        held = template()
+        os.kill(held.pid, signal.SIGKILL)
+        wait_for_end(held)
+        assert worker.exit_code == -signal.SIGKILL
+    told = capfd.readouterr().err
+    assert f"process {held.pid}, from which ranks were forked, ended, exit code -9" in told
+    assert "imported" in told
+
+
 def test_an_end_is_seen_though_the_template_was_stopped(
     torch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
