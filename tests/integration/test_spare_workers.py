@@ -274,7 +274,7 @@ def test_a_run_that_is_cancelled_leaves_the_template_to_another(slow_import: Pat
 
 def test_a_run_of_much_data_is_cancelled_while_its_template_imports(slow_import: Path) -> None:
     slow_import.write_text("import time\ntime.sleep(600)\n")
-    one = runner().submit(len, b"x" * 5_000_000)  # More than its pipe holds.
+    one = runner(0, ranks=2).submit(len, b"x" * 5_000_000)  # More than its pipe holds.
     waiting()
     assert one.cancel()
     assert wait([one], timeout=300).done
