@@ -1,4 +1,4 @@
-"""What many runs in one session leave, and what ranks that print much cost.
+"""Measures what is left by many runs in one session, and the cost of much output.
 
 ``make endurance N=40``: after so many runs the driver must have no more threads than before, and
 every line of ranks that print 5 MB a second is shown or told as not shown. It prints the growth,

@@ -24,7 +24,7 @@ def held(run: str, attempt: int | None = None) -> list[str]:
 
 
 def descriptors(pid: int) -> list[Path]:
-    """What a process has open."""
+    """The descriptors that a process has open."""
     return list(Path(f"/proc/{pid}/fd").iterdir())
 
 

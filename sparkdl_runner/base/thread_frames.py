@@ -1,4 +1,4 @@
-"""What each thread runs now."""
+"""The current stack frame of each thread."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def _wrong(url: str, run_id: str | None, steps: int) -> int:
     return len(found) - len(set(found)) + len(set(range(1, steps + 1)) - set(found))
 
 
-# What ranks run. -------------------------------------------------------------------------------
+# The functions of ranks. -----------------------------------------------------------------------
 
 
 def _time_calls(side: str, url: str, count: int) -> dict[str, float]:

@@ -69,7 +69,7 @@ def in_stages(
 def serve(works: Mapping[str, Work]) -> None:
     """Does what this process's argument asks for, and answers after each stage."""
     request = json.loads(sys.argv[1])
-    # What libraries print is no answer.
+    # Libraries print to the standard output too: answers go to a copy of it.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     stages, base = works[request["work"]](request), None

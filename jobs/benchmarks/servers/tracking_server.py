@@ -69,7 +69,7 @@ def _port() -> int:
     """A free port, of those that the kernel gives to nobody: it stays free until the next start."""
     given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
-        # Where it gives nearly all of them, one may be taken meanwhile.
+        # If the kernel gives nearly all ports, ours comes from its range, and may be taken.
         port = random.randrange(10_000, given if given > 20_000 else 60_000)
         with contextlib.suppress(OSError), socket.socket() as free:
             free.bind(("127.0.0.1", port))

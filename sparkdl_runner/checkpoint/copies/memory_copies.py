@@ -1,7 +1,7 @@
 """A rank's copies of checkpoints in its host's memory, for the ranks of a restart.
 
-Which checkpoint counts is for its manifest on the storage to say. A copy is found by the SHA-256 in
-there, and its bytes are compared with it.
+The manifest on the storage decides which checkpoint counts. A copy is found by the SHA-256 in that
+manifest, and its bytes are checked against it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class MemoryCopies:
     def hand_on(self) -> None:
         """All ranks have restored: leaves what this one has read to this attempt's restart.
 
-        What no rank of this host has read goes: older steps, and what other hosts have verified.
+        Files that no rank of this host has read are dropped: older steps, and other hosts' files.
         """
         for memory in self.found.read.values():
             self._tell(memory, step=_BEFORE_THIS_ATTEMPT)

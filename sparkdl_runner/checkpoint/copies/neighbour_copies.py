@@ -1,6 +1,6 @@
-"""What other hosts' ranks have saved, in this host's memory too: theirs is lost with the host.
+"""Copies checkpoint files of other hosts' ranks into this host's memory, in case a host is lost.
 
-It comes from the storage, once it is committed there. So ranks send one another nothing.
+The files are read from the storage once they are committed. Ranks send one another nothing.
 """
 
 from __future__ import annotations

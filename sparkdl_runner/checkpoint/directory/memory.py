@@ -39,7 +39,7 @@ def require_memory(size_bytes: int, what: str) -> None:
 def leaves_room(size_bytes: int) -> bool:
     """Whether ``FREE_SHARE`` of the memory that this process can have stays free beside that.
 
-    Where nobody knows, it does not.
+    False if the system does not tell how much memory is free.
     """
     try:
         memory = psutil.virtual_memory()

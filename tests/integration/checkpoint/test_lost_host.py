@@ -97,7 +97,7 @@ def say(path: Path, value: Any) -> None:
 
 
 def said(folder: Path, name: str) -> Any:
-    """What a rank told; None if it did not yet."""
+    """Reads the answer of a rank; None if there is none yet."""
     path = folder / name
     return json.loads(path.read_text()) if path.exists() else None
 

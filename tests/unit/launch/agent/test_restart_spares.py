@@ -1,4 +1,4 @@
-"""What a process that holds ranks leaves to a restart, and to the next call."""
+"""A process keeps its template for a restart, and for the next call."""
 
 from __future__ import annotations
 
