@@ -39,7 +39,7 @@ def copy_of_others(
 
 
 def needed_of_others(manifest: Manifest, here: range) -> Iterator[FileEntry]:
-    """What ranks of a host may need after a restart, as whichever ranks, and have not saved."""
+    """The files that ranks of a host may need after a restart, under any number, and lack here."""
     for entry in manifest.files:
         found = _OF_A_RANK.match(entry.path)
         rank = int(found[2]) if found else 0  # Rank 0 saves what is all ranks'.

@@ -17,10 +17,7 @@ from typing import Any
 
 from sparkdl_runner.launch.wire.control import WorkerPipe
 from sparkdl_runner.launch.worker import lifeline
-from sparkdl_runner.launch.worker.ends import WorkerEnds, command
-
-MOST_SAID = 1 << 14
-"""Bytes of what a template has printed last that a rank shows which it did not get to fork."""
+from sparkdl_runner.launch.worker.ends import MOST_SAID, WorkerEnds, command
 
 
 def is_possible() -> bool:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
+MOST_SAID = 1 << 14
+"""Bytes of what a template has printed that a worker prints too; less than a pipe holds."""
+
 
 class WorkerEnds(NamedTuple):
     """Descriptors that a worker begins with, beside its output."""

@@ -25,10 +25,9 @@ from pathlib import Path
 from sparkdl_runner.launch.backends import Backend
 from sparkdl_runner.launch.wire.control import WorkerPipe
 from sparkdl_runner.launch.worker import lifeline
-from sparkdl_runner.launch.worker.ends import WorkerEnds, command
+from sparkdl_runner.launch.worker.ends import MOST_SAID, WorkerEnds, command
 
 JEMALLOC_THREAD = "jemalloc_bg_thd"
-MOST_SAID = 1 << 14  # Bytes of what was printed; less than a pipe holds.
 # How long it waits before it imports more: ranks that begin need the cores.
 REST_SECONDS = 2.0
 # Meant for ranks, where they come to all processes of a job: ranks may answer by a checkpoint.
@@ -58,7 +57,7 @@ class Template:
 
     def serve(self) -> WorkerEnds:
         """Forks workers until nobody wants any. Returns in each worker, with its ends."""
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # Where it is ignored, no end can be told.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # If it were ignored, waitid would fail.
         self._import(self.backend.imports)
         known = {number: signal.getsignal(number) for number in _FOR_RANKS}
         self._handlers = {number: how for number, how in known.items() if how is not None}
