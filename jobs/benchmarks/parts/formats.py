@@ -152,8 +152,7 @@ class _Samples:
             raise RuntimeError(f"epochs of {[one['samples'] for one in epochs]} samples")
         of_a_core = sum(one["cpu_seconds"] for one in epochs) / 2
         times = opened["seconds"] + epochs[0]["seconds"], epochs[1]["seconds"], of_a_core
-        # The kernel counts a core's time in hundredths of a second: few samples may take none.
-        return {name: self.rows / one for name, one in zip(READ, times, strict=True) if one}
+        return {name: self.rows / one for name, one in zip(READ, times, strict=True)}
 
     def convert(self, loader: str) -> dict[str, float]:
         """Makes a loader's format once."""

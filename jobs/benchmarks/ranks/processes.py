@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -100,8 +101,10 @@ def cpu_seconds() -> float:
     """
     total = 0.0
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        # Its clock, by Linux's number: cpu_times() counts hundredths, and few rows may take none.
+        total += time.clock_gettime(~process.pid << 3 | 2)
         times = process.cpu_times()
-        total += times.user + times.system + times.children_user + times.children_system
+        total += times.children_user + times.children_system
     return total
 
 
