@@ -64,7 +64,8 @@ class DefaultOrder:
         groups = max(1, int(np.count_nonzero(group_rows)))
         most_open = _OPEN_BYTES // (3 * open_group_bytes // 2 or 1)
         # A lane begins and ends in the middle of a row group.
-        if (groups + MOST_LANES) * open_group_bytes <= _ALL_OPEN_BYTES:
+        are_all_open = (groups + MOST_LANES) * open_group_bytes <= _ALL_OPEN_BYTES
+        if are_all_open:
             most_open = max(most_open, groups)
         most_lanes = max(_LEAST_OPEN, min(MOST_LANES, most_open))
         block_bytes = _BLOCKS_BYTES // 2 // most_lanes
@@ -74,7 +75,9 @@ class DefaultOrder:
         block_rows = max(1, min(most_rows, block_bytes // row_size))
         if not shuffle:
             return cls(most_lanes=1, block_rows=block_rows, window_groups=1)
-        side_by_side = min(MOST_WINDOW_GROUPS, most_open // most_lanes)
+        # Where row groups are uneven, some lanes have more of them than others.
+        of_lane = groups if are_all_open else most_open // most_lanes
+        side_by_side = min(MOST_WINDOW_GROUPS, of_lane)
         # Row groups that are smaller than a block's piece are read whole, and so cost nothing open.
         window_groups = max(1, side_by_side, -(-block_rows // mean_rows))
         return cls(most_lanes=most_lanes, block_rows=block_rows, window_groups=window_groups)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from parquet_sets import one
 
 from sparkdl_runner.data.batches.columns.plan import plan_columns
@@ -15,6 +17,7 @@ from sparkdl_runner.data.batches.expectations import check_memory
 from sparkdl_runner.data.dataset.manifest import ColumnInfo, Manifest
 from sparkdl_runner.data.decode.columns import ColumnOptions
 from sparkdl_runner.data.order.defaults import DefaultOrder
+from sparkdl_runner.data.order.mixing import measure
 from sparkdl_runner.data.order.plan import Order
 from sparkdl_runner.data.read.costs import DataCosts, default_order
 from sparkdl_runner.data.read.memory_plan import MemoryLimit, MemoryPlan, page_rows_for
@@ -286,6 +289,24 @@ def test_all_row_groups_mix_by_default_where_all_can_be_open() -> None:
 
     assert open_groups(64) >= 64
     assert open_groups(80) == 40
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.lists(st.integers(4_000, 12_000), min_size=40, max_size=64), seed=st.integers(0, 1000)
+)
+def test_uneven_row_groups_mix_by_default_like_a_permutation(rows: list[int], seed: int) -> None:
+    default = DefaultOrder.of(np.array(rows), row_bytes=40, open_group_bytes=1_100_000)
+    order = Order(
+        group_rows=np.array(rows),
+        global_batch_size=512,
+        lanes=8,
+        block_rows=default.block_rows,
+        window_groups=default.window_groups,
+        seed=seed,
+    )
+    figures = measure(order, world_size=8)
+    assert figures.global_deviation < 1.4 * figures.shuffled_global_deviation
 
 
 def test_a_row_that_is_larger_than_the_limit_is_refused_by_name() -> None:
