@@ -60,10 +60,11 @@ def _table(mark: str, report: Mapping[str, Any]) -> str:
     try:
         chosen = _chosen(mark, report)
     except ValueError:
-        end = report["parts"].get(mark.split(" / ")[0], {}).get("unavailable")
-        if not end:
+        part = report["parts"].get(mark.split(" / ")[0], {})
+        if "unavailable" not in part:
             raise
-        return f"Not measured by `{report['command']}`: {shorten(end, LONGEST_REASON)}."
+        command, end = part.get("from", report)["command"], part["unavailable"]
+        return f"Not measured by `{command}`: {shorten(end, LONGEST_REASON)}."
     lines = [("", *_heads(chosen)), *_rows(chosen)]
     lines.insert(1, ("---",) * len(lines[0]))
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -163,11 +164,12 @@ def _origin(chosen: _Chosen, report: Mapping[str, Any]) -> str:
     fewest, *_, most = sorted([case["turns"] for case in chosen.cases] * 2)
     turns = f"{fewest} to {most}" if fewest < most else f"{most}"
     case = f", {chosen.cases[0]['name']}" if len(chosen.cases) == 1 else ""
-    end = report["parts"][chosen.part].get("unavailable", "")
+    part = report["parts"][chosen.part]
+    end, origin = part.get("unavailable", ""), part.get("from", report)
     not_done = f" The part was not done: {shorten(end, LONGEST_REASON)}." if end else ""
     return (
-        f"Measured {report['date']} by `{report['command']}` (part {chosen.part}{case}), {turns} "
-        f"{'turn' if most == 1 else 'turns'}, on {report['machine']['cores']} cores.{not_done}"
+        f"Measured {origin['date']} by `{origin['command']}` (part {chosen.part}{case}), {turns} "
+        f"{'turn' if most == 1 else 'turns'}, on {origin['machine']['cores']} cores.{not_done}"
     )
 
 

@@ -54,7 +54,7 @@ def main() -> int:
     what = command, time.strftime("%Y-%m-%d"), {**versions(), **peers_versions()}
     all_parts = _all(arguments.parts, arguments.quick) if arguments.part == ALL else None
     for parts in all_parts or [{arguments.part: _measured(arguments)}]:
-        report = suite_report(*what, parts)
+        report = suite_report(*what, parts, arguments.keep)
         arguments.output.write_text(json.dumps(report, indent=2, default=str) + "\n")
     html = arguments.output.with_suffix(".html")
     html.write_text(page(report, arguments.compare))
@@ -87,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         output = Path(f"benchmark-{name}.json")
         one.add_argument("--output", type=Path, default=output, help="the JSON file")
         one.add_argument("--compare", type=_report, metavar="OLD.json", help="an earlier report")
+        one.add_argument("--keep", type=_report, metavar="OLD.json", help="has the other parts")
         one.add_argument("--experiment", metavar="NAME", help="also logs an MLflow run there")
     subparsers.add_parser(PEERS, help="makes the environment of peers that no lane has")
     return parser
@@ -112,7 +113,7 @@ def _end(number: int, _: object) -> None:
 
 def _measured(arguments: argparse.Namespace) -> dict[str, Any]:
     """Runs the cases of one part, one after another; an error between two ends them."""
-    own = {"part", "output", "compare", "experiment"}
+    own = {"part", "output", "compare", "keep", "experiment"}
     complete(arguments, PARTS[arguments.part].OPTIONS)
     settings = {key: value for key, value in vars(arguments).items() if key not in own}
     began, end = time.monotonic(), {}

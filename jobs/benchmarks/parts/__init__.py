@@ -23,21 +23,10 @@ from benchmarks.parts import (
     transform,
 )
 
+_IN_ORDER = (
+    *(launch, train, allreduce, faults, goodput, loader, loader_sweep, mixing, tracking),
+    *(checkpoint, remote, formats, small_files, convert, transform, memory),
+)
 PARTS: dict[str, ModuleType] = {
-    "launch": launch,
-    "train": train,
-    "allreduce": allreduce,
-    "faults": faults,
-    "goodput": goodput,
-    "loader": loader,
-    "loader-sweep": loader_sweep,
-    "mixing": mixing,
-    "tracking": tracking,
-    "checkpoint": checkpoint,
-    "remote": remote,
-    "formats": formats,
-    "small-files": small_files,
-    "convert": convert,
-    "transform": transform,
-    "memory": memory,
+    one.__name__.rpartition(".")[2].replace("_", "-"): one for one in _IN_ORDER
 }

@@ -79,10 +79,8 @@ def _read(ranks: int, store: ObjectStore, folder: Path, way: str) -> dict[str, f
         shards = [
             {**reading, **caching, "cur_shard": rank, "shard_count": ranks} for rank in range(ranks)
         ]
-        requests, answers = [], []
-        for stage in in_stages([{**request, "arguments": one} for one in shards]):
-            answers.append(stage)
-            requests.append(store.counts.copy())
+        stages = in_stages([{**request, "arguments": one} for one in shards])
+        answers, requests = zip(*((stage, store.counts.copy()) for stage in stages), strict=True)
     opening, first, second = (after - before for before, after in pairwise(requests))
     _, _, *epochs = answers
     manifest = json.loads((folder / "_manifest.json").read_text())

@@ -136,7 +136,11 @@ def part_report(settings: Mapping[str, Any], cases: list[dict[str, Any]]) -> dic
 
 
 def suite_report(
-    command: str, date: str, versions: Mapping[str, str], parts: Mapping[str, Any]
+    command: str,
+    date: str,
+    versions: Mapping[str, str],
+    parts: Mapping[str, Any],
+    kept: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The whole report.
 
@@ -145,9 +149,14 @@ def suite_report(
         date: When, as ``2026-11-30``.
         versions: Of all that ran.
         parts: By name each part's report.
+        kept: An earlier report, whose other parts stay, each with where it is from.
     """
     where = {"machine": machine(), "versions": dict(versions)}
-    settings = {name: one["settings"] for name, one in parts.items()}
+    if kept:
+        origin = {name: kept[name] for name in ("command", "date", *where)}
+        others = {name: {"from": origin, **one} for name, one in kept["parts"].items()}
+        parts = {**others, **parts}
+    settings = {name: (one["settings"], one.get("from")) for name, one in parts.items()}
     canonical = json.dumps([where, settings], sort_keys=True, default=str)
     return {
         "command": command,

@@ -116,6 +116,18 @@ def test_a_part_that_was_not_done_says_why(report):
     assert said == f"Not measured by {COMMAND}: interrupted before."
 
 
+def test_a_part_of_another_run_names_that(report):
+    command = "python jobs/benchmark.py launch --keep docs/benchmarks.json"
+    origin = {"date": "2026-12-01", "command": command, "machine": {"cores": 4}}
+    report["parts"]["launch"]["from"] = origin
+    *_, told = made("launch / calls", report)
+    expected = f"Measured 2026-12-01 by `{command}` (part launch, calls), 6 turns, on 4 cores."
+    assert told == expected
+    report["parts"]["launch"]["unavailable"] = "interrupted before"
+    (said,) = made("launch / not yet", report)
+    assert said == f"Not measured by `{command}`: interrupted before."
+
+
 def test_one_turn_has_no_worst_and_figures_may_be_chosen(report):
     head, _, row, *_ = made("launch / *read / left; rows", report)
     assert head == "|  | left | rows |"

@@ -222,6 +222,26 @@ def test_reports_are_compared_by_ratios_alone(now, turns, verdict):
     ]
 
 
+def test_the_other_parts_of_a_kept_report_stay_and_say_where_they_are_from():
+    first = report_of(case_of(giving(5)))
+    old = {
+        **first,
+        "date": "2026-11-28",
+        "parts": {**first["parts"], "other": first["parts"]["part"]},
+    }
+    again = part_report({"repeat": 3}, [found_in(case_of(giving(7)))])
+    new = suite_report("python jobs/benchmark.py part", "2026-11-29", {}, {"part": again}, old)
+    assert list(new["parts"]) == ["part", "other"]
+    assert new["parts"]["part"] == again
+    origin = {name: old[name] for name in ("command", "date", "machine", "versions")}
+    assert new["parts"]["other"] == {**old["parts"]["other"], "from": origin}
+    newest = suite_report("later", "2026-11-30", {}, {"more": again}, new)
+    assert newest["parts"]["other"]["from"]["date"] == "2026-11-28"
+    assert newest["parts"]["part"]["from"]["date"] == "2026-11-29"
+    assert newest["configuration"] != new["configuration"]
+    assert "date: 2026-11-28" in page(newest)
+
+
 def test_the_page_shows_every_side_and_escapes_what_it_is_given():
     hostile = "<script>alert('x')</script>"
     case = Case(
