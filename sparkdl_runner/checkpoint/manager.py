@@ -73,8 +73,9 @@ class CheckpointManager:
             for one file that cannot be read, a fifteenth of that; for old checkpoints that cannot
             be removed, a fifth.
         ranks_timeout_seconds: How long rank 0 waits for the other ranks' parts, once it is done.
-        memory_copies: 1 keeps what each rank saves last in its host's memory too, and what rank 0
-            saves in each host's, so that a restart need not read it from the storage.
+        memory_copies: 1 keeps what each rank saves last in its host's memory too, what rank 0 saves
+            in each host's, and shards in one other host's, so that a restart need not read them
+            from the storage.
         storage_options: As in :func:`~sparkdl_runner.base.filesystem.open_filesystem`.
 
     Raises:

@@ -82,8 +82,8 @@ class MemoryCopies:
             return range(0)
         return range(self._world.rank, self._world.rank + self._world.local_size)
 
-    def keep(self, entry: FileEntry, content: bytes) -> None:
-        """Keeps a file of the save that has begun. Does not raise."""
+    def keep(self, entry: FileEntry, content: bytes, step: int | None = None) -> None:
+        """Keeps a file of the save that has begun, or of an earlier step. Does not raise."""
         if self._line is None:
             return
         try:
@@ -93,7 +93,7 @@ class MemoryCopies:
             with os.fdopen(os.memfd_create(MEMORY + entry.sha256), "wb") as file:
                 file.write(content)
                 file.flush()
-                self._tell(file.fileno(), step=self._step)
+                self._tell(file.fileno(), step=self._step if step is None else step)
         except (OSError, MemoryError) as error:
             self.warn(f"is left out, or a part of it, for step {self._step} ({error})")
 

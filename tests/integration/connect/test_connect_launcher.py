@@ -25,6 +25,7 @@ from sparkdl_runner import (
 )
 from sparkdl_runner.errors import ResultTooLargeError
 from sparkdl_runner.launch.driver.connect import launcher
+from sparkdl_runner.rank import restart_memory
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("session")]
 LIGHT = pytest.mark.usefixtures("light_ranks")
@@ -62,8 +63,8 @@ def test_ranks_of_horovod_meet():
     ) == [0, 1]
 
 
-def train(folder: str) -> tuple[int, int]:
-    """Saves a checkpoint, loses rank 1 in the first attempt, and goes on from the checkpoint."""
+def train(folder: str) -> tuple[int, int, str]:
+    """Saves a checkpoint, loses rank 1 and all files but the manifest, and goes on from it."""
     import torch
 
     from sparkdl_runner.checkpoint import CheckpointManager
@@ -72,7 +73,7 @@ def train(folder: str) -> tuple[int, int]:
     rank = rank_functions.init("torch")
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with CheckpointManager(folder, every_steps=2) as checkpoints:
+    with CheckpointManager(folder, every_steps=2, memory_copies=1) as checkpoints:
         restored = checkpoints.restore(model, optimizer)
         first = restored.step if restored else 0
         for step in range(first + 1, 5):
@@ -81,13 +82,17 @@ def train(folder: str) -> tuple[int, int]:
                 checkpoints.save(step, model, optimizer)
                 checkpoints.wait()
             if step == 3 and current_world().attempt == 0:
+                rank_functions.gather("torch", rank)  # Rank 0 reads no file any more.
                 if rank == 1:
+                    for path in Path(folder).glob("step-2/*/*"):
+                        if path.name != "manifest.json":
+                            path.unlink()
                     os.kill(os.getpid(), signal.SIGKILL)
                 rank_functions.allreduce_until_stopped("torch")
-    return current_world().attempt, first
+    return current_world().attempt, first, restart_memory.of_this_rank()[0]
 
 
-def test_a_training_goes_on_from_its_checkpoint_and_is_in_mlflow(tmp_path, new_store):
+def test_a_training_goes_on_from_its_checkpoint_in_memory_and_is_in_mlflow(tmp_path, new_store):
     import mlflow
 
     from sparkdl_runner.tracking import Tracking
@@ -95,7 +100,9 @@ def test_a_training_goes_on_from_its_checkpoint_and_is_in_mlflow(tmp_path, new_s
     tracking = Tracking(tracking_uri=new_store(tmp_path))
     config = RunConfig(max_restarts=1, restart_backoff_seconds=0.1, tracking=tracking)
     runner = DistributedRunner(num_proc=2, backend="torch", run_config=config)
-    assert runner.run(train, str(tmp_path / "checkpoints")) == (1, 2)
+    *found, name = runner.run(train, str(tmp_path / "checkpoints"))
+    assert found == [1, 2]
+    wait_for(lambda: not list(restart_memory.holders(name)))
     client = mlflow.MlflowClient(tracking.tracking_uri)
     losses = client.get_metric_history(runner.mlflow_run_id, "loss")
     assert {one.step: one.value for one in losses} == {step: 1 / step for step in range(1, 5)}

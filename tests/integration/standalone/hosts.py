@@ -159,6 +159,13 @@ class Cluster:
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)
 
+    def lose(self, host: int) -> None:
+        """Ends a worker and all that it has started, as if the host had lost its power."""
+        worker = psutil.Process(self._processes[1 + host].pid)
+        for process in [worker, *worker.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):  # It has ended with its parent.
+                process.kill()
+
     def close(self) -> None:
         """Ends all daemons and what they have started."""
         family = [psutil.Process(process.pid) for process in self._processes]

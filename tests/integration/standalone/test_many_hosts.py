@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from spark_sessions import session_on
 
 from docs_blocks import ROOT, blocks_of
 from every_backend import EVERY_BACKEND
+from held_copies import held, until
 from namespaces import why_not
 from processes import wait_until_gone, workers
 from sparkdl_runner import (
@@ -31,6 +33,8 @@ from sparkdl_runner import (
     WorkerHungError,
     current_world,
 )
+from sparkdl_runner.launch.driver.spark.executors import list_executors
+from sparkdl_runner.rank import restart_memory
 from sparkdl_runner.tracking import Tracking
 
 REASON = why_not()
@@ -426,25 +430,60 @@ def size_of_all() -> int:
     return current_world().size
 
 
-@LIGHT
-def test_a_restart_goes_on_with_fewer_ranks_where_a_host_is_gone_for_good(spark):
-    def lose_a_host() -> list[int]:
-        from sparkdl_runner import current_world
+def train_shards(folder: str) -> dict[str, Any]:
+    """Restores; in the first attempt, saves a step and waits to be lost."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
 
-        world = current_world()
-        if world.attempt == 0:
-            if world.rank == 1:
-                # Above the agent: the executor, and Spark's worker, which would start another.
-                java = [
-                    one for one in psutil.Process(os.getppid()).parents() if one.name() == "java"
-                ]
-                for process in reversed(java[:2]):
-                    process.send_signal(signal.SIGKILL)
+    from sparkdl_runner import current_world
+    from sparkdl_runner.checkpoint import CheckpointManager
+
+    dist.init_process_group("gloo")
+    world = current_world()
+    model = torch.nn.Linear(4, 4)
+    fully_shard(model, mesh=dist.init_device_mesh("cpu", (world.size,)))
+    optimizer = torch.optim.Adam(model.parameters())
+    with CheckpointManager(f"{folder}/checkpoints", memory_copies=1) as checkpoints:
+        restored = checkpoints.restore(model, optimizer)
+        weights = model.weight.full_tensor().tolist()
+        if restored is None and world.attempt == 0:
+            checkpoints.save(1, model, optimizer)
+            checkpoints.wait()
+            run, _ = restart_memory.of_this_rank()
+            saved = {"address": world.address, "run": run, "weights": weights}
+            Path(f"{folder}/saved-{world.rank}").write_text(json.dumps(saved))
             time.sleep(600)
-        return [world.attempt, world.size]
+    step = restored.step if restored else 0
+    return {"attempt": world.attempt, "ranks": world.size, "step": step, "weights": weights}
 
+
+def test_ranks_of_the_host_that_stays_have_in_memory_what_a_lost_one_had_saved(
+    spark, hosts, cluster, tmp_path
+):
+    """Fewer ranks go on, since that host is gone for good. The storage has the manifest alone."""
+
+    def lose_rank_0() -> dict[str, Any]:
+        until(lambda: len(list(tmp_path.glob("saved-*"))) == 2)
+        saved = json.loads((tmp_path / "saved-0").read_text())
+        (manifest,) = tmp_path.glob("checkpoints/step-1/*/manifest.json")
+        entries = json.loads(manifest.read_text())["files"]
+        try:
+            until(lambda: held(saved["run"]) == sorted(one["sha256"] for one in entries * 2))
+        finally:
+            for entry in entries:
+                (manifest.parent / entry["path"]).unlink()
+            cluster.lose(hosts.addresses.index(saved["address"]))
+        return saved
+
+    until(lambda: len(list_executors(spark.sparkContext)) == 2)
     config = RunConfig(
         max_restarts=1, restart_backoff_seconds=1, min_num_proc=1, slot_wait_seconds=3
     )
-    runner = DistributedRunner(num_proc=2, backend="horovod", run_config=config)
-    assert runner.run(lose_a_host) == [1, 1]
+    runner = DistributedRunner(num_proc=2, backend="torch", run_config=config)
+    with ThreadPoolExecutor(1) as pool:
+        losing = pool.submit(lose_rank_0)
+        found = runner.run(train_shards, str(tmp_path))
+    saved = losing.result()
+    assert found == {"attempt": 1, "ranks": 1, "step": 1, "weights": saved["weights"]}
+    until(lambda: not list(restart_memory.holders(saved["run"])))

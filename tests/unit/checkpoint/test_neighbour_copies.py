@@ -19,9 +19,13 @@ from held_copies import until
 from one_module import replace_in
 from small_training import Training, equal, save_steps
 from sparkdl_runner.checkpoint import Checkpoint, CheckpointError, CheckpointManager
-from sparkdl_runner.checkpoint.copies import memory_copies
+from sparkdl_runner.checkpoint.copies import memory_copies, neighbour_copies
 from sparkdl_runner.checkpoint.copies.memory_copies import MemoryCopies
-from sparkdl_runner.checkpoint.copies.neighbour_copies import copy_of_others, needed_of_others
+from sparkdl_runner.checkpoint.copies.neighbour_copies import (
+    copy_of_others,
+    needed_of_others,
+    shards_before,
+)
 from sparkdl_runner.checkpoint.directory.files import FileEntry
 from sparkdl_runner.checkpoint.directory.listing import committed
 from sparkdl_runner.checkpoint.directory.local_storage import LocalStorage
@@ -307,3 +311,64 @@ def test_a_host_needs_what_is_for_all_and_small_files_of_a_few_ranks(tmp_path):
     of_shards = ("sharded/rank-0.safetensors", "sharded/rank-0~1.safetensors")
     needed = paths(storage, 2, range(1, 2), *of_shards, "sharded/metadata.json")
     assert needed == ["model.safetensors", *of_rank_0, "sharded/metadata.json"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "here", "before"),
+    [
+        pytest.param(8, range(2, 4), [0, 1], id="the host before"),
+        pytest.param(8, range(2), [6, 7], id="the first host has those of the last"),
+        pytest.param(3, range(1, 3), [0], id="a host that has more ranks than all others"),
+        pytest.param(9, range(8, 9), [7], id="a host that has fewer than the one before"),
+    ],
+)
+def test_a_host_needs_shards_of_as_many_ranks_as_it_has(tmp_path, ranks, here, before):
+    storage = saved_by_rank_0(tmp_path, 1)
+    files = [
+        FileEntry.of(path, b"")
+        for rank in range(ranks)
+        for path in (f"rng-{rank}.safetensors", f"sharded/rank-{rank}.safetensors")
+    ]
+    of_one = read_manifest(storage, name_of(storage, 1))
+    manifest = replace(of_one, world_size=ranks, files=tuple(files))
+    paths = [entry.path for entry in shards_before(manifest, here)]
+    assert paths == [f"sharded/rank-{rank}.safetensors" for rank in before]
+
+
+def saved_in_shards(directory: Path) -> tuple[LocalStorage, dict[str, str]]:
+    """Step 1 of two ranks that have shards, and the SHA-256 of each file."""
+    storage = saved_by_rank_0(directory, 1)
+    name = name_of(storage, 1)
+    shards = [FileEntry.of(f"sharded/rank-{rank}.safetensors", b"12345") for rank in range(2)]
+    for entry in shards:
+        storage.write(f"{name}/{entry.path}", b"12345")
+    saved = read_manifest(storage, name)
+    files = (*saved.files, *shards)
+    manifest = replace(saved, world_size=2, sharded=True, files=files)
+    storage.replace(f"{name}/manifest.json", manifest.to_bytes())
+    return storage, {entry.path: entry.sha256 for entry in files}
+
+
+@pytest.mark.parametrize(("room_bytes", "has_room"), [(10, True), (9, False)])
+def test_a_host_without_room_for_other_shards_and_its_own_next_ones_has_the_rest(
+    tmp_path, reads, caplog, monkeypatch, room_bytes, has_room
+):
+    monkeypatch.setattr(world, "_current", replace(FIRST, local_size=1))
+    monkeypatch.setattr(neighbour_copies, "leaves_room", lambda needed: needed <= room_bytes)
+    storage, sha256 = saved_in_shards(tmp_path)
+    copies = copy(storage, 1)
+    until(lambda: sha256["model.safetensors"] in held())
+    said = "Rank 1 on host stays: a checkpoint's copy in memory lacks shards of other hosts: 10% "
+    assert [message.startswith(said) for message in caplog.messages] == [True] * (not has_room)
+    assert ("rank-0.safetensors" in reads.names) == has_room
+    copies.close(is_over=True)
+
+
+def test_a_file_that_comes_when_the_next_save_has_begun_goes_with_its_step():
+    copies, old, new = copies_of(1), FileEntry.of("model", b"1"), FileEntry.of("model", b"2")
+    copies.begin(2)
+    copies.keep(old, b"1", 1)
+    copies.keep(new, b"2")
+    copies.committed(2)
+    until(lambda: held() == [new.sha256])
+    copies.close(is_over=True)
