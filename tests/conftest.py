@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib.util
 import os
@@ -21,16 +22,16 @@ from sparkdl_runner.base.private_folder import user_name
 
 # They read scripts, settings and pages, or look at what meets neither Spark nor Arrow nor NumPy:
 # processes, messages and backends.
-SAME_IN_BOTH_LANES = [
+SAME_IN_BOTH_LANES = {
     Path(__file__).parent / "unit" / folder
     for folder in (
         *("cli", "conf", "docs", "rank"),
         *("launch/agent", "launch/backends", "launch/wire", "launch/worker"),
     )
-]
+}
 # Whole programs as people start them, and whole trainings: some take minutes on a slow machine, so
 # they run after all else.
-WHOLE_PROGRAMS = [
+WHOLE_PROGRAMS = {
     Path(__file__).parent / "engines",
     Path(__file__).parent / "system",
     *(
@@ -50,7 +51,7 @@ WHOLE_PROGRAMS = [
             *("test_horovod_estimators.py", "test_mixed_faults.py", "test_readme.py"),
         )
     ),
-]
+}
 # Of their files, those that one process needs longest for: they begin first, so that nothing waits
 # for one alone at the end.
 LONGEST = ("test_docs.py", "test_benchmark.py", "test_whole_system.py", "test_notebooks.py")
@@ -80,7 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     all of them in both would take as long as all the rest.
     """
     for item in items:
-        if any(one in (item.path, *item.path.parents) for one in WHOLE_PROGRAMS):
+        if not WHOLE_PROGRAMS.isdisjoint(_with_parents(item.path)):
             item.add_marker("system")
             if os.environ.get("SPARKDL_TEST_SHARED") and not _is_the_share_of_this_lane(item):
                 reason = "the other lane has it: make system runs all in both"
@@ -89,10 +90,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if IN_CLASSIC_LANE:
         return
     for item in items:
-        if item.get_closest_marker("one_lane") or any(
-            folder in item.path.parents for folder in SAME_IN_BOTH_LANES
-        ):
+        is_same = not SAME_IN_BOTH_LANES.isdisjoint(_with_parents(item.path))
+        if is_same or item.get_closest_marker("one_lane"):
             item.add_marker(pytest.mark.skip(reason="the same in the classic lane"))
+
+
+@functools.cache
+def _with_parents(path: Path) -> frozenset[Path]:
+    """Thousands of tests are in some hundred files."""
+    return frozenset((path, *path.parents))
 
 
 def _is_the_share_of_this_lane(item: pytest.Item) -> bool:
