@@ -3,31 +3,59 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 
-# Its end is kept: the main thread is there, and the stacks that follow must be shown, too.
-MOST_SECONDS, MOST_CHARACTERS = 2.0, 4096
-
-
-def ask(pid: int, *, of_all_hosts: bool) -> str:
-    """The output of pystack for the process, and of ncclras (NCCL 2.24) for all ranks."""
-    commands = []
-    if importlib.util.find_spec("pystack"):
-        commands.append([sys.executable, "-P", "-m", "pystack", "remote", "--native", str(pid)])
-    if of_all_hosts and (path := shutil.which("ncclras")):
-        commands.append([path])
-    return "".join(f"{answer}\n\n" for answer in map(_answer, commands) if answer)
+# NCCL itself waits 5 s for a rank that does not answer, and says then which one that is.
+NATIVE_SECONDS, NCCL_SECONDS = 2.0, 10.0
+MOST_BYTES = 4096
 
 
-def _answer(command: list[str]) -> str:
+def native_frames(pid: int) -> str:
+    """The output of pystack for the process; empty if that is not installed."""
+    if importlib.util.find_spec("pystack") is None:
+        return ""
+    command = [sys.executable, "-P", "-m", "pystack", "remote", "--native", str(pid)]
+    answer = _answer("pystack", command, NATIVE_SECONDS)
+    return answer and f"{answer}\n\n"
+
+
+def nccl_report() -> str:
+    """The output of ncclras (NCCL 2.24), which is of all ranks; empty if that is not installed."""
+    path = shutil.which("ncclras")
+    return "" if path is None else _answer("ncclras", [path], NCCL_SECONDS)
+
+
+def _answer(name: str, command: list[str], seconds: float) -> str:
+    """The end of what a program prints. With what it has started, it is killed after so long."""
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=MOST_SECONDS
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired as error:
-        return f"{(error.stdout or b'').decode(errors='replace')[:MOST_CHARACTERS]}({error})"
     except OSError as error:
         return f"({error})"
-    return (done.stdout + done.stderr).decode(errors="replace").strip()[-MOST_CHARACTERS:]
+    output, deadline, note = b"", time.monotonic() + seconds, ""
+    with process.stdout as pipe:  # type: ignore[union-attr]
+        poller = select.poll()
+        poller.register(pipe, select.POLLIN)
+        while (left := deadline - time.monotonic()) > 0 and poller.poll(1000 * left):
+            if not (chunk := os.read(pipe.fileno(), 1 << 16)):
+                break
+            output = (output + chunk)[-MOST_BYTES:]
+        else:
+            note = f"({name} had not ended after {seconds:g} s, and was killed)"
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):  # It waits in the kernel.
+        process.wait(1.0)
+    return f"{output.decode(errors='replace').strip()}\n{note}".strip()
