@@ -7,10 +7,10 @@ import os
 import select
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from contextlib import suppress
+from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
 
 # NCCL itself waits 5 s for a rank that does not answer, and says then which one that is.
 NATIVE_SECONDS, NCCL_SECONDS = 2.0, 10.0
@@ -22,8 +22,7 @@ def native_frames(pid: int) -> str:
     if importlib.util.find_spec("pystack") is None:
         return ""
     command = [sys.executable, "-P", "-m", "pystack", "remote", "--native", str(pid)]
-    answer = _answer("pystack", command, NATIVE_SECONDS)
-    return answer and f"{answer}\n\n"
+    return _answer("pystack", command, NATIVE_SECONDS)
 
 
 def nccl_report() -> str:
@@ -35,13 +34,7 @@ def nccl_report() -> str:
 def _answer(name: str, command: list[str], seconds: float) -> str:
     """The end of what a program prints. With what it has started, it is killed after so long."""
     try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
     except OSError as error:
         return f"({error})"
     output, deadline, note = b"", time.monotonic() + seconds, ""
@@ -56,6 +49,6 @@ def _answer(name: str, command: list[str], seconds: float) -> str:
             note = f"({name} had not ended after {seconds:g} s, and was killed)"
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    with suppress(subprocess.TimeoutExpired):  # It waits in the kernel.
+    with suppress(TimeoutExpired):  # It waits in the kernel.
         process.wait(1.0)
     return f"{output.decode(errors='replace').strip()}\n{note}".strip()

@@ -177,7 +177,7 @@ class WorkerProcess:
                 return Stacks("(no stacks: the process has ended)", [])
             text = stacks.ask(self.pid, self._stacks, process_state(self.pid))
         # Without the lock: a request to stop need not wait for these programs.
-        text = stack_tools.native_frames(self.pid) + text
+        text = f"{stack_tools.native_frames(self.pid)}\n\n{text}".lstrip("\n")
         nccl = stack_tools.nccl_report() if self.is_first else ""
         return Stacks(text, unanswered, self.collectives, nccl)
 

@@ -40,7 +40,7 @@ def test_pystack_is_asked_for_the_native_frames_of_the_worker(installed, monkeyp
     python = installed("python", "print(*sys.argv[1:])")
     stack_tools.importlib.util.find_spec = lambda name: name == "pystack"
     monkeypatch.setattr(stack_tools, "sys", SimpleNamespace(executable=str(python)))
-    assert stack_tools.native_frames(4321) == "-P -m pystack remote --native 4321\n\n"
+    assert stack_tools.native_frames(4321) == "-P -m pystack remote --native 4321"
 
 
 @pytest.mark.parametrize(
