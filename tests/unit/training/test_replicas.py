@@ -77,7 +77,7 @@ def test_of_two_copies_either_may_be_the_wrong_one(sharded):
     assert found is not None
     assert found[0].rank == (3 if sharded else 1)
     other = 1 if sharded else 0
-    assert f"in b.weight. Only rank {other} has that part too: either may be wrong. Such" in found[1]
+    assert f"Only rank {other} has that part too: either may be wrong. Such" in found[1]
 
 
 def test_a_rank_that_never_tells_keeps_nobody_waiting_and_no_memory():
