@@ -20,7 +20,6 @@ _CONTROL = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\u
 _COLOUR = r"\x1b\[(?:[0-4]|2[234]|39|49|[34][0-7]|9[0-7]|10[0-7]|[34]8;5;\d{1,3}|[;]){0,16}m"
 # The moves of a progress bar, which would be read as noise. Without them its text is left.
 _MOVE = r"\x1b\[[0-9;]{0,16}[A-HJK]"
-_DRAWN = re.compile(f"{_COLOUR}|{_MOVE}")
 _RESET = "\x1b[0m"
 _UNSAFE = re.compile(f"({_CONTROL})")
 _UNSAFE_BESIDE_COLOURS = re.compile(f"({_COLOUR})|({_MOVE})|({_CONTROL})")
@@ -41,7 +40,7 @@ def line(text: str, *, colours: bool = False) -> str:
 
 def plain(text: str) -> str:
     """One line for where there are no colours: without them, and without moves."""
-    return line(_DRAWN.sub("", text))
+    return line(re.sub(f"{_COLOUR}|{_MOVE}", "", text))
 
 
 def lines(text: str) -> str:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
 
@@ -17,38 +18,38 @@ NATIVE_SECONDS, NCCL_SECONDS = 2.0, 10.0
 MOST_BYTES = 4096
 
 
-def native_frames(pid: int) -> str:
+def native_frames(pid: int, is_over: Callable[[], bool]) -> str:
     """The output of pystack for the process; empty if that is not installed."""
     if importlib.util.find_spec("pystack") is None:
         return ""
     command = [sys.executable, "-P", "-m", "pystack", "remote", "--native", str(pid)]
-    return _answer("pystack", command, NATIVE_SECONDS)
+    return _answer("pystack", command, NATIVE_SECONDS, is_over)
 
 
-def nccl_report() -> str:
+def nccl_report(is_over: Callable[[], bool]) -> str:
     """The output of ncclras (NCCL 2.24), which is of all ranks; empty if that is not installed."""
     path = shutil.which("ncclras")
-    return "" if path is None else _answer("ncclras", [path], NCCL_SECONDS)
+    return "" if path is None else _answer("ncclras", [path], NCCL_SECONDS, is_over)
 
 
-def _answer(name: str, command: list[str], seconds: float) -> str:
-    """The end of what a program prints. With what it has started, it is killed after so long."""
+def _answer(name: str, command: list[str], seconds: float, is_over: Callable[[], bool]) -> str:
+    """The end of what a program prints. Killed with its children after so long, or once over."""
     try:
         process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
     except OSError as error:
         return f"({error})"
-    output, deadline, note = b"", time.monotonic() + seconds, ""
+    output, deadline = b"", time.monotonic() + seconds
     with process.stdout as pipe:  # type: ignore[union-attr]
         poller = select.poll()
         poller.register(pipe, select.POLLIN)
-        while (left := deadline - time.monotonic()) > 0 and poller.poll(1000 * left):
-            if not (chunk := os.read(pipe.fileno(), 1 << 16)):
-                break
-            output = (output + chunk)[-MOST_BYTES:]
-        else:
-            note = f"({name} had not ended after {seconds:g} s, and was killed)"
-    with suppress(ProcessLookupError):
+        while not (is_late := time.monotonic() > deadline) and not is_over():
+            if poller.poll(100):
+                if not (chunk := os.read(pipe.fileno(), 1 << 16)):
+                    break
+                output = (output + chunk)[-MOST_BYTES:]
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(TimeoutExpired):  # It waits in the kernel.
         process.wait(1.0)
+    note = f"({name} had not ended after {seconds:g} s, and was killed)" if is_late else ""
     return f"{output.decode(errors='replace').strip()}\n{note}".strip()

@@ -272,9 +272,9 @@ class Watch:
         ]
         outcomes.sort(key=lambda outcome: outcome.world.rank not in missing)  # The cause is first.
         if nccl := "".join(answer.nccl for answer in stacks.values()):
-            cause = min(outcomes, key=lambda outcome: outcome.is_communication_error)
-            told = replace(cause, traceback=f"ncclras, of all ranks:\n{nccl}\n\n{cause.traceback}")
-            outcomes[outcomes.index(cause)] = told
+            at = min(range(len(outcomes)), key=lambda at: outcomes[at].is_communication_error)
+            told = f"ncclras, of all ranks:\n{nccl}\n\n{outcomes[at].traceback}"
+            outcomes[at] = replace(outcomes[at], traceback=told)
         worlds = [outcome.world for outcome in outcomes]
         if len(outcomes) < len(self.running()) or not all(
             outcome.is_communication_error for outcome in outcomes

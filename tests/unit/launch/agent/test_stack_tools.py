@@ -27,20 +27,28 @@ def installed(monkeypatch, tmp_path):
     return put
 
 
+def nccl_report():
+    return stack_tools.nccl_report(lambda: False)
+
+
+def native_frames():
+    return stack_tools.native_frames(4321, lambda: False)
+
+
 def test_where_none_is_installed_nothing_is_added(installed):
-    assert (stack_tools.native_frames(4321), stack_tools.nccl_report()) == ("", "")
+    assert (native_frames(), nccl_report()) == ("", "")
 
 
 def test_ncclras_is_asked_for_the_report_of_all_ranks(installed):
     installed("ncclras", "print('Communicators... (0.00s)\\n\\n1 of 8 ranks is missing')")
-    assert stack_tools.nccl_report() == "Communicators... (0.00s)\n\n1 of 8 ranks is missing"
+    assert nccl_report() == "Communicators... (0.00s)\n\n1 of 8 ranks is missing"
 
 
 def test_pystack_is_asked_for_the_native_frames_of_the_worker(installed, monkeypatch):
     python = installed("python", "print(*sys.argv[1:])")
     stack_tools.importlib.util.find_spec = lambda name: name == "pystack"
     monkeypatch.setattr(stack_tools, "sys", SimpleNamespace(executable=str(python)))
-    assert stack_tools.native_frames(4321) == "-P -m pystack remote --native 4321"
+    assert native_frames() == "-P -m pystack remote --native 4321"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +61,7 @@ def test_pystack_is_asked_for_the_native_frames_of_the_worker(installed, monkeyp
 )
 def test_whatever_a_program_prints_is_told_and_cut_to_size(installed, source, told):
     installed("ncclras", source)
-    assert stack_tools.nccl_report() == told
+    assert nccl_report() == told
 
 
 def test_a_program_that_takes_too_long_is_ended_with_what_it_started(
@@ -66,12 +74,18 @@ pathlib.Path({str(tmp_path / "child")!r}).write_text(str(child.pid))
 print("NCCL 2.27", flush=True)
 time.sleep(600)"""
     installed("ncclras", source)
-    told = stack_tools.nccl_report()
+    told = nccl_report()
     assert told == "NCCL 2.27\n(ncclras had not ended after 0.5 s, and was killed)"
     stat = processes.stat(int((tmp_path / "child").read_text()))
     assert stat is None or stat.has_ended
 
 
+def test_nobody_waits_for_a_program_once_the_worker_has_ended(installed):
+    installed("ncclras", "print('NCCL 2.27', flush=True)\ntime.sleep(600)")
+    ends = iter([False, True])
+    assert stack_tools.nccl_report(lambda: next(ends)) in ("", "NCCL 2.27")
+
+
 def test_a_program_that_cannot_be_started_is_told_of(installed):
     installed("ncclras", "").write_text("#!/nowhere\n")
-    assert "No such file or directory" in stack_tools.nccl_report()
+    assert "No such file or directory" in nccl_report()
