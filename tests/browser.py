@@ -70,6 +70,10 @@ class Browser:
         self._window.get("about:blank")
         self._window.get(url)
 
+    def resize(self, width: int, height: int) -> None:
+        """Makes the window smaller or larger."""
+        self._window.set_window_size(width, height)
+
     def text(self) -> str:
         """What a reader of the page sees, scrolled out or not."""
         return str(self.run("return document.body.innerText"))

@@ -38,6 +38,11 @@ def line(text: str, *, colours: bool = False) -> str:
     return _escaped(text, colours=colours).replace("\n", "\\n")
 
 
+def plain(text: str) -> str:
+    """One line for where there are no colours: without them, and without moves."""
+    return line(re.sub(f"{_COLOUR}|{_MOVE}", "", text))
+
+
 def lines(text: str) -> str:
     """The same of a text of several lines, none of which begins as the lines of ranks do."""
     return _FORGED.sub("  ", _escaped(text.replace("\r\n", "\n")))

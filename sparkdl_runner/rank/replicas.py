@@ -103,11 +103,12 @@ class Replicas:
             if not different:
                 return None
             self._has_differed = True
-            return self._described(different, self._names.get(model, []), step)
+            return self._described(different, model, step)
 
     def _described(
-        self, different: Mapping[int, Sequence[int]], names: Sequence[str], step: int
+        self, different: Mapping[int, Sequence[int]], model: int, step: int
     ) -> tuple[World, str]:
+        names = self._names.get(model, [])
         first = min(different, key=lambda rank: (-len(different[rank]), rank))
         places = different[first]
         shown = [names[at] if at < len(names) else f"parameter {at}" for at in places]
@@ -116,6 +117,11 @@ class Replicas:
         listed = " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
         others = sorted(set(different) - {first})
         too = f" So {_have(others)}." if others else ""
+        at = slice(places[0], places[0] + 1)
+        parts = {rank: (self._copies.get((model, rank)) or [])[at] for rank in self._worlds}
+        same = [rank for rank, part in parts.items() if part == parts[first] and rank != first]
+        if len(same) == 1:
+            too += f" Only rank {same[0]} has that part too: either may be wrong."
         return self._worlds[first], (
             f"trains another model than the other ranks: at step {step} it differs in "
             f"{listed}.{too} Such a rank has not joined the others (hvd.DistributedOptimizer, "

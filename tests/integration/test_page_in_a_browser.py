@@ -56,7 +56,9 @@ def until(found: Callable[[], Any]) -> Any:
 def signs(tmp_path: Path) -> Iterator[Path]:
     """The folder in which ranks are told to end; they are, whatever becomes of the test."""
     yield tmp_path
-    (tmp_path / "end").touch()
+    for folder in (tmp_path, tmp_path / "other"):
+        if folder.is_dir():
+            (folder / "end").touch()
 
 
 def runner(**settings: Any) -> DistributedRunner:
@@ -94,6 +96,10 @@ def test_a_browser_sees_two_trainings_run_and_end_and_may_be_closed(
         )
         assert browser.run("return document.title") == "train"
         assert browser.count("main script") == 0
+        browser.resize(500, 900)
+        sizes = "const page = document.documentElement; return [page.scrollWidth, page.clientWidth]"
+        browser.wait_until(lambda: browser.run(sizes)[1] <= 500, lambda: "a narrow page")
+        assert len(set(browser.run(sizes))) == 1, "a phone need not be scrolled to the side"
         ends = [int(run.progress.step > 0) for run in runs]
         (signs / "end").touch()
         (other / "end").touch()

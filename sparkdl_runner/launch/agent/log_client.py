@@ -299,6 +299,10 @@ class LogClient:
                 nothing = messages.Acknowledged(number=message.number)
             return codec.seal(*encode(nothing))
 
+    def _send_stacks(self) -> None:
+        """Takes seconds, in which the driver must be heard."""
+        self._outbox.put(self._on_stacks())
+
     def _listen(self, connection: socket.socket, codec: FrameCodec) -> None:
         try:
             while True:
@@ -329,7 +333,7 @@ class LogClient:
             case messages.RequestGrowth(reason):
                 self._on_growth(reason)
             case messages.AskStacks():
-                self._outbox.put(self._on_stacks())
+                threading.Thread(target=self._send_stacks, daemon=True).start()
             case messages.ValueTaken(problem):
                 self._answers.put(problem)
             case messages.Confirmed(number):

@@ -3,31 +3,53 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import select
 import shutil
-import subprocess
+import signal
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
 
-# Its end is kept: the main thread is there, and the stacks that follow must be shown, too.
-MOST_SECONDS, MOST_CHARACTERS = 2.0, 4096
-
-
-def ask(pid: int, *, of_all_hosts: bool) -> str:
-    """The output of pystack for the process, and of ncclras (NCCL 2.24) for all ranks."""
-    commands = []
-    if importlib.util.find_spec("pystack"):
-        commands.append([sys.executable, "-P", "-m", "pystack", "remote", "--native", str(pid)])
-    if of_all_hosts and (path := shutil.which("ncclras")):
-        commands.append([path])
-    return "".join(f"{answer}\n\n" for answer in map(_answer, commands) if answer)
+# NCCL itself waits 5 s for a rank that does not answer, and says then which one that is.
+NATIVE_SECONDS, NCCL_SECONDS = 2.0, 10.0
+MOST_BYTES = 4096
 
 
-def _answer(command: list[str]) -> str:
+def native_frames(pid: int, is_over: Callable[[], bool]) -> str:
+    """The output of pystack for the process; empty if that is not installed."""
+    if importlib.util.find_spec("pystack") is None:
+        return ""
+    command = [sys.executable, "-P", "-m", "pystack", "remote", "--native", str(pid)]
+    return _answer("pystack", command, NATIVE_SECONDS, is_over)
+
+
+def nccl_report(is_over: Callable[[], bool]) -> str:
+    """The output of ncclras (NCCL 2.24), which is of all ranks; empty if that is not installed."""
+    path = shutil.which("ncclras")
+    return "" if path is None else _answer("ncclras", [path], NCCL_SECONDS, is_over)
+
+
+def _answer(name: str, command: list[str], seconds: float, is_over: Callable[[], bool]) -> str:
+    """The end of what a program prints. Killed with its children after so long, or once over."""
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=MOST_SECONDS
-        )
-    except subprocess.TimeoutExpired as error:
-        return f"{(error.stdout or b'').decode(errors='replace')[:MOST_CHARACTERS]}({error})"
+        process = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
     except OSError as error:
         return f"({error})"
-    return (done.stdout + done.stderr).decode(errors="replace").strip()[-MOST_CHARACTERS:]
+    output, deadline = b"", time.monotonic() + seconds
+    with process.stdout as pipe:  # type: ignore[union-attr]
+        poller = select.poll()
+        poller.register(pipe, select.POLLIN)
+        while not (is_late := time.monotonic() > deadline) and not is_over():
+            if poller.poll(100):
+                if not (chunk := os.read(pipe.fileno(), 1 << 16)):
+                    break
+                output = (output + chunk)[-MOST_BYTES:]
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(TimeoutExpired):  # It waits in the kernel.
+        process.wait(1.0)
+    note = f"({name} had not ended after {seconds:g} s, and was killed)" if is_late else ""
+    return f"{output.decode(errors='replace').strip()}\n{note}".strip()

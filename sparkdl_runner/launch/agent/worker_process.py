@@ -176,8 +176,10 @@ class WorkerProcess:
             if self._stacks < 0 or self.has_ended():
                 return Stacks("(no stacks: the process has ended)", [])
             text = stacks.ask(self.pid, self._stacks, process_state(self.pid))
-            tools = stack_tools.ask(self.pid, of_all_hosts=self.is_first)
-            return Stacks(tools + text, unanswered, self.collectives)
+        # Without the lock: a request to stop need not wait for these programs.
+        text = f"{stack_tools.native_frames(self.pid, self.has_ended)}\n\n{text}".lstrip("\n")
+        nccl = stack_tools.nccl_report(self.has_ended) if self.is_first else ""
+        return Stacks(text, unanswered, self.collectives, nccl)
 
     def await_exit(self) -> None:
         """Waits until the worker's own process is dead; it is not reaped here."""

@@ -9,6 +9,7 @@ import asyncio
 import math
 import secrets
 import socket
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -37,8 +38,8 @@ PING_SECONDS = 1.0
 GATHER_SHARE = 0.5
 # How soon Spark knows of the end of a task whose rank has ended, unless that was lost.
 ENDED_SECONDS = 10.0
-# A stopped process is woken for its stacks, which takes a moment.
-STACKS_SECONDS = 6.0
+# A stopped process is woken for its stacks, which takes a moment. Rank 0 may ask NCCL, too.
+STACKS_SECONDS, FIRST_STACKS_SECONDS = 6.0, 15.0
 CHUNK_BYTES = 1 << 16
 ADDRESSES_IN_FRAME = 4096  # Of 45 characters at most.
 # Taken in the server's own thread, as none of them blocks: a change of threads for each message
@@ -141,7 +142,7 @@ class LogServer(ServerThread):
     def ask_stacks(self) -> dict[int, Stacks]:
         """The Python stacks of all ranks that answer in time, by rank."""
         self._stacks.clear()
-        self.call(self._gather_stacks(), STACKS_SECONDS)
+        self.call(self._gather_stacks(), FIRST_STACKS_SECONDS)
         return dict(self._stacks)
 
     def flush(self, timeout_seconds: float = FLUSH_SECONDS) -> None:
@@ -340,10 +341,12 @@ class LogServer(ServerThread):
             self._agents[partition].request(messages.Preempt(reason))
 
     async def _gather_stacks(self) -> None:
-        asked = len(self._agents)
+        asked, deadline = len(self._agents), time.monotonic() + STACKS_SECONDS
         for agent in self._agents.values():
             agent.send(messages.AskStacks())
-        while len(self._stacks) < asked:
+        while len(self._stacks) < asked and (
+            time.monotonic() < deadline or (0 in self._agents and 0 not in self._stacks)
+        ):
             await asyncio.sleep(0.02)
 
     async def _drain(self) -> None:

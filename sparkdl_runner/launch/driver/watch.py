@@ -271,6 +271,10 @@ class Watch:
             for world, message in placed
         ]
         outcomes.sort(key=lambda outcome: outcome.world.rank not in missing)  # The cause is first.
+        if nccl := "".join(answer.nccl for answer in stacks.values()):
+            at = min(range(len(outcomes)), key=lambda at: outcomes[at].is_communication_error)
+            told = f"ncclras, of all ranks:\n{nccl}\n\n{outcomes[at].traceback}"
+            outcomes[at] = replace(outcomes[at], traceback=told)
         worlds = [outcome.world for outcome in outcomes]
         if len(outcomes) < len(self.running()) or not all(
             outcome.is_communication_error for outcome in outcomes

@@ -195,6 +195,8 @@ class Stacks(Message):
     """The addresses of hosts that do not acknowledge what the worker sent."""
     collectives: dict[str, Any] = field(default_factory=dict)
     """``calls``, by ``worker.collectives``; or empty."""
+    nccl: str = ""
+    """What NCCL says of all ranks, told by rank 0 alone."""
 
 
 @dataclass

@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from io import FileIO
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_runner.base.redaction import Redactor
@@ -158,7 +160,7 @@ def events_to(
             try:
                 # Without a buffer, since that would be written again when the file is closed.
                 file = stack.enter_context(open(target, "ab", buffering=0))
-                put = lambda line: file.write(line.encode())  # noqa: E731 - of this file
+                put = partial(_append, file)
             except OSError as error:
                 raise LaunchError(
                     f"RunConfig.events is {target!r}, and no file can be written there "
@@ -176,6 +178,13 @@ def events_to(
         finally:
             seconds = round(time.monotonic() - began, 3)
             events.write("ended", status=status, seconds=seconds, **cost_of(events.times))
+
+
+def _append(file: FileIO, line: str) -> None:
+    data = line.encode()
+    if (written := file.write(data)) < len(data):  # The next run's first line would follow it.
+        file.truncate(file.tell() - written)
+        raise OSError(f"the disk took {written} of {len(data)} bytes: it is full")
 
 
 def _print(line: str) -> None:

@@ -155,7 +155,9 @@ STYLE = """<style>
   .curves { display: flex; flex-wrap: wrap; gap: 1rem 2rem; margin: 1.2rem 0; }
   figure { margin: 0; width: 17.5rem; } polyline { fill: none; stroke: #3a7d7c; stroke-width: 1.5; }
   svg { display: block; width: 100%; border-bottom: 1px solid #eceff1; }
-  pre { background: #f5f7f8; color: inherit; padding: .8rem; white-space: pre-wrap; } }
+  pre { background: #f5f7f8; color: inherit; padding: .8rem; white-space: pre-wrap; }
+  @media (max-width: 60rem) { div { overflow-x: auto; } .times td:last-child { width: 15%; }
+    th, td { white-space: normal; overflow-wrap: normal; } } }
 .lost::before { content: "The driver does not answer: has the run ended?"; color: #c0392b; }
 </style>"""
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from sparkdl_runner.base.redaction import Redactor
+from sparkdl_runner.base.shown_text import plain
 from sparkdl_runner.rank.reports import Reports
 from sparkdl_runner.rank.world import World
 from sparkdl_runner.tracking.entries import Entry
@@ -96,7 +97,7 @@ class RunState(Reports):
 
     def printed(self, world: World, lines: list[str]) -> bool:
         """See ``Reports.printed``."""
-        new = [f"[rank {world.rank}] {line[:MAX_LINE_CHARACTERS]}" for line in lines]
+        new = [f"[rank {world.rank}] {plain(line[:MAX_LINE_CHARACTERS])}" for line in lines]
         self.seen.lines = [*self.seen.lines, *new][-MAX_LINES:]
         return False
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sparkdl_runner
-from sparkdl_runner.base.shown_text import line, lines, tell, write
+from sparkdl_runner.base.shown_text import line, lines, plain, tell, write
 from sparkdl_runner.errors import LaunchError
 
 
@@ -47,6 +47,12 @@ def test_of_a_progress_bar_the_text_is_left() -> None:
         " 10%|#    | 1/10 [00:01]"
     )
     assert line("\x1b[\x1b[KA", colours=True) == "\\x1b[A", "nothing new comes of what is left out"
+
+
+def test_a_page_has_the_text_without_colours() -> None:
+    assert plain("\x1b[1;31mbad\x1b[m \x1b[2K\u202eknar\x1b]0;name\x07") == (
+        "bad \\u202eknar\\x1b]0;name\\x07"
+    )
 
 
 def test_no_line_of_a_text_passes_for_a_ranks_or_ours() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -132,6 +133,25 @@ def test_a_full_disk_is_told_once_and_ends_nothing(capsys):
             events.begin_attempt(attempt)
     told = capsys.readouterr().err
     assert told.count("no more events are written, and the training goes on: [Errno 28] No sp") == 1
+
+
+def test_of_a_line_that_finds_no_room_nothing_stays(tmp_path, capsys):
+    path = tmp_path / "events.jsonl"
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with events_to(str(path), Redactor([]), RankReports(), "r") as (events,):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, usual[1]))
+        try:
+            events.begin_attempt(0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert (
+        "no more events are written, and the training goes on: the disk took 20"
+        in capsys.readouterr().err
+    )
+    with events_to(str(path), Redactor([]), RankReports(), "r"):
+        pass
+    told = [json.loads(line)["event"] for line in path.read_text().splitlines()]
+    assert told == ["started", "started", "ended"]
 
 
 def test_a_place_where_no_file_can_be_is_refused(tmp_path):

@@ -63,7 +63,7 @@ def test_all_that_the_page_shows_comes_from_reports(monkeypatch: Any) -> None:
     state.host_metrics(
         WORLDS[1], {"system_memory_usage_percentage": 41.0, "gpu_0_memory_usage_percentage": 90.0}
     )
-    assert not state.printed(WORLDS[1], [f"<b>line {number}" for number in range(100)])
+    assert not state.printed(WORLDS[1], [f"<b>\x1b[1mline {number}" for number in range(100)])
     state.slow_ranks("rank 1 is slow")
     assert "<h2>Preflight" not in sections_of(state.summary()), "none was made"
     state.preflight({"lines": ["preflight: one", "preflight: <b>"]})

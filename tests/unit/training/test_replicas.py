@@ -65,6 +65,21 @@ def test_only_ranks_that_hold_the_same_part_are_compared():
     assert differences(sums, copies) == {3: [1], 0: [4]}
 
 
+@pytest.mark.parametrize("sharded", [False, True])
+def test_of_two_copies_either_may_be_the_wrong_one(sharded):
+    of_all, found = Replicas(), None
+    worlds = WORLDS if sharded else assign_ranks(PEERS[:2], backend="torch").values()
+    copies = {rank: [f"shard {rank % 2}"] * 5 if sharded else None for rank in range(4)}
+    for world in worlds:
+        sums = [100 * (world.rank % 2 if sharded else 0) + at for at in range(5)]
+        sums[2] += world.rank == 1
+        found = found or of_all.compare(world, told(sums=sums, copies=copies[world.rank]))
+    assert found is not None
+    assert found[0].rank == (3 if sharded else 1)
+    other = 1 if sharded else 0
+    assert f"Only rank {other} has that part too: either may be wrong. Such" in found[1]
+
+
 def test_a_rank_that_never_tells_keeps_nobody_waiting_and_no_memory():
     of_all = Replicas()
     for step in range(1000):

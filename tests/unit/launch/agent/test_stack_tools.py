@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from sparkdl_runner.base import processes
 from sparkdl_runner.launch.agent import stack_tools
 
 
@@ -26,46 +27,65 @@ def installed(monkeypatch, tmp_path):
     return put
 
 
-def asked():
-    return stack_tools.ask(4321, of_all_hosts=True)
+def nccl_report():
+    return stack_tools.nccl_report(lambda: False)
+
+
+def native_frames():
+    return stack_tools.native_frames(4321, lambda: False)
 
 
 def test_where_none_is_installed_nothing_is_added(installed):
-    assert asked() == ""
+    assert (native_frames(), nccl_report()) == ("", "")
 
 
-def test_ncclras_is_asked_once_for_all_hosts(installed):
+def test_ncclras_is_asked_for_the_report_of_all_ranks(installed):
     installed("ncclras", "print('Communicators... (0.00s)\\n\\n1 of 8 ranks is missing')")
-    assert asked() == "Communicators... (0.00s)\n\n1 of 8 ranks is missing\n\n"
-    assert stack_tools.ask(4321, of_all_hosts=False) == ""
+    assert nccl_report() == "Communicators... (0.00s)\n\n1 of 8 ranks is missing"
 
 
 def test_pystack_is_asked_for_the_native_frames_of_the_worker(installed, monkeypatch):
     python = installed("python", "print(*sys.argv[1:])")
     stack_tools.importlib.util.find_spec = lambda name: name == "pystack"
     monkeypatch.setattr(stack_tools, "sys", SimpleNamespace(executable=str(python)))
-    assert asked() == "-P -m pystack remote --native 4321\n\n"
+    assert native_frames() == "-P -m pystack remote --native 4321"
 
 
 @pytest.mark.parametrize(
     ("source", "told"),
     [
         ("sys.stderr.write('no such service'); sys.exit(1)", "no such service"),
-        ("print('x' * 1_000_000)", "x" * stack_tools.MOST_CHARACTERS),
+        ("print('x' * 1_000_000 + 'the end', end='')", "x" * 4089 + "the end"),
         ("sys.stdout.buffer.write(bytes([255]))", "\N{REPLACEMENT CHARACTER}"),
     ],
 )
 def test_whatever_a_program_prints_is_told_and_cut_to_size(installed, source, told):
     installed("ncclras", source)
-    assert asked() == f"{told}\n\n"
+    assert nccl_report() == told
 
 
-def test_a_program_that_does_not_answer_is_ended(installed, monkeypatch):
-    monkeypatch.setattr(stack_tools, "MOST_SECONDS", 0.2)
-    path = installed("ncclras", "time.sleep(600)")
-    assert asked() == f"(Command '['{path}']' timed out after 0.2 seconds)\n\n"
+def test_a_program_that_takes_too_long_is_ended_with_what_it_started(
+    installed, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(stack_tools, "NCCL_SECONDS", 0.5)
+    source = f"""import pathlib, subprocess
+child = subprocess.Popen(["/bin/sleep", "600"])
+pathlib.Path({str(tmp_path / "child")!r}).write_text(str(child.pid))
+print("NCCL 2.27", flush=True)
+time.sleep(600)"""
+    installed("ncclras", source)
+    told = nccl_report()
+    assert told == "NCCL 2.27\n(ncclras had not ended after 0.5 s, and was killed)"
+    stat = processes.stat(int((tmp_path / "child").read_text()))
+    assert stat is None or stat.has_ended
+
+
+def test_nobody_waits_for_a_program_once_the_worker_has_ended(installed):
+    installed("ncclras", "print('NCCL 2.27', flush=True)\ntime.sleep(600)")
+    ends = iter([False, True])
+    assert stack_tools.nccl_report(lambda: next(ends)) in ("", "NCCL 2.27")
 
 
 def test_a_program_that_cannot_be_started_is_told_of(installed):
     installed("ncclras", "").write_text("#!/nowhere\n")
-    assert "No such file or directory" in asked()
+    assert "No such file or directory" in nccl_report()

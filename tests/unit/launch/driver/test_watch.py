@@ -181,6 +181,19 @@ def test_the_rank_that_has_not_called_what_the_others_wait_in_is_the_cause(place
     assert [in_it in one.traceback for one in failures] == [False, True, True]
 
 
+@pytest.mark.parametrize("place", [SLEEPS, WAITS])
+def test_what_nccl_says_of_all_ranks_is_in_the_error_whoever_is_the_cause(place):
+    said = Stacks(WAITS, [], nccl="rank 1 did not answer")
+    ranks = ThreeRanks(stacks={0: said, 1: place, 2: WAITS})
+    ranks.begin()
+    for rank in range(3):
+        ranks.look(rank, idle=61)
+    failures = list(ranks.watch.check().failures)
+    error = to_error(root_cause(failures), failures)
+    assert error.rank == (1 if place == SLEEPS else 0)
+    assert str(error).count("ncclras, of all ranks:\n  rank 1 did not answer\n") == 1
+
+
 def test_the_last_rank_that_runs_is_no_crowd():
     ranks = ThreeRanks(stacks={0: WAITS})
     ranks.begin()

@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +21,7 @@ from sparkdl_runner.launch.agent import log_client
 from sparkdl_runner.launch.agent.log_client import LogClient
 from sparkdl_runner.launch.backends import get_backend
 from sparkdl_runner.launch.config import RunConfig
+from sparkdl_runner.launch.driver import log_server
 from sparkdl_runner.launch.driver.log_server import LogServer
 from sparkdl_runner.launch.driver.watch import Watch
 from sparkdl_runner.launch.wire import network
@@ -407,6 +409,39 @@ def test_the_driver_asks_for_stacks(server):
         0: Stacks("stacks of 0", ["10.0.0.9"]),
         1: Stacks("stacks of 1", ["10.0.0.9"]),
     }
+    for client in clients:
+        client.close()
+
+
+def test_while_a_rank_gathers_its_stacks_it_hears_the_driver(server):
+    reasons: queue.Queue[str] = queue.Queue()
+
+    def gather():
+        server.request(RequestStop("meanwhile"))
+        return Stacks(reasons.get(timeout=PATIENCE_SECONDS), [])
+
+    client = client_of(server, on_stacks=gather, on_request=reasons.put)
+    assert client.is_connected
+    wait_for(lambda: server._agents)
+    assert server.ask_stacks() == {0: Stacks("meanwhile", [])}
+    client.close()
+
+
+def test_rank_0_is_waited_for_longer_as_it_asks_nccl(server, monkeypatch):
+    monkeypatch.setattr(log_server, "STACKS_SECONDS", 0.0)
+    has_answered = threading.Event()
+
+    def gather(rank):
+        if rank == 1:
+            has_answered.wait(PATIENCE_SECONDS)
+        time.sleep(0.1)
+        return Stacks(str(rank), [])
+
+    clients = [client_of(server, rank, on_stacks=partial(gather, rank)) for rank in range(2)]
+    assert all(client.is_connected for client in clients)
+    wait_for(lambda: len(server._agents) == 2)
+    assert server.ask_stacks() == {0: Stacks("0", [])}
+    has_answered.set()
     for client in clients:
         client.close()
 
