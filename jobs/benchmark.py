@@ -58,13 +58,15 @@ def main() -> int:
         arguments.output.write_text(json.dumps(report, indent=2, default=str) + "\n")
     html = arguments.output.with_suffix(".html")
     html.write_text(page(report, arguments.compare))
-    told = [text(report)]
+    measured = {name: one for name, one in report["parts"].items() if "from" not in one}
+    new = {**report, "parts": measured}
+    told = [text(new)]
     if arguments.compare:
         told.append(comparison(arguments.compare, report))
     print("\n" + "\n\n".join(told) + f"\n\nWritten to {arguments.output} and {html}")
     if arguments.experiment:
-        log(report, arguments.experiment, [arguments.output, html])
-    return 1 if missed(report) else 0
+        log(new, arguments.experiment, [arguments.output, html])
+    return 1 if missed(new) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,7 +101,7 @@ def _report(path: str) -> dict[str, Any]:
         report: dict[str, Any] = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
         raise argparse.ArgumentTypeError(f"{path!r} cannot be read: {error}") from error
-    if not isinstance(report.get("parts"), dict):
+    if not {"command", "date", "machine", "versions", "parts"} <= set(report):
         raise argparse.ArgumentTypeError(f"{path!r} is no report of this benchmark")
     return report
 

@@ -117,11 +117,14 @@ class Replicas:
         listed = " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
         others = sorted(set(different) - {first})
         too = f" So {_have(others)}." if others else ""
-        at = slice(places[0], places[0] + 1)
-        parts = {rank: (self._copies.get((model, rank)) or [])[at] for rank in self._worlds}
-        same = [rank for rank, part in parts.items() if part == parts[first] and rank != first]
-        if len(same) == 1:
-            too += f" Only rank {same[0]} has that part too: either may be wrong."
+        copies = {rank: self._copies.get((model, rank)) or [] for rank in self._worlds}
+        own = copies.pop(first)
+        holders = [
+            {rank for rank, parts in copies.items() if parts[at : at + 1] == own[at : at + 1]}
+            for at in places
+        ]
+        if all(one == holders[0] and len(one) == 1 for one in holders):
+            too += f" Only rank {min(holders[0])} has that part too: either may be wrong."
         return self._worlds[first], (
             f"trains another model than the other ranks: at step {step} it differs in "
             f"{listed}.{too} Such a rank has not joined the others (hvd.DistributedOptimizer, "

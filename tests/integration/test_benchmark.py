@@ -21,19 +21,22 @@ JOB = Path(__file__).resolve().parents[2] / "jobs" / "benchmark.py"
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.one_lane,
+    pytest.mark.timeout(1800),  # The run of all parts counts as the first test's.
 ]
 
 
 def run_benchmark(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     # There are no peers that need an environment of their own.
     own = {"TMPDIR": str(folder), "XDG_CACHE_HOME": str(folder), "PYSPARK_PYTHON": sys.executable}
-    return subprocess.run(
-        [sys.executable, str(JOB), *arguments],
-        cwd=folder,
-        env={**os.environ, **own},
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, str(JOB), *arguments]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=folder, env={**os.environ, **own}, **pipes) as process:
+        try:
+            output, errors = process.communicate()
+        except BaseException:
+            process.terminate()  # It ends its parts, which are in sessions of their own.
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +88,9 @@ def test_each_side_of_a_part_gives_figures(report: Mapping[str, Any], part: str)
     assert "unavailable" not in found
     assert found["settings"]["quick"]
     assert found["cases"]
-    # petastorm has no batch where there are fewer row groups than ranks.
-    without = {"mixing": {"petastorm_batched"}}.get(part, set())
+    # petastorm has no batch where there are fewer row groups than ranks. A peer's own launcher may
+    # fail on a busy machine; then it says why.
+    without = {"mixing": {"petastorm_batched"}, "launch": {"horovod.spark.run"}}.get(part, set())
     for case in found["cases"]:
         for side, reason in case["unavailable"].items():
             assert side in without or reason.endswith("run python jobs/benchmark.py peers"), reason
@@ -113,11 +117,12 @@ def test_a_ratio_is_that_of_a_turn(report: Mapping[str, Any]) -> None:
     for case in cases_of(report, "launch").values():
         assert case["facts"]["ranks"] == 2
         (figure,) = case["figures"].values()
-        (peer,) = figure["sides"]["horovod.spark.run"]["values"]
+        assert set(figure["sides"]) | set(case["unavailable"]) >= {"horovod.spark.run"}
         for name in case["ours"]:
-            (mine,) = figure["sides"][name]["values"]
-            ratio = figure["ratios"][name]["horovod.spark.run"]["median"]
-            assert ratio == pytest.approx(peer / mine)
+            for peer, ratio in figure["ratios"][name].items():
+                (theirs,) = figure["sides"][peer]["values"]
+                (mine,) = figure["sides"][name]["values"]
+                assert ratio["median"] == pytest.approx(theirs / mine)
 
 
 def test_faults_are_told_right_and_leave_nothing(report: Mapping[str, Any]) -> None:

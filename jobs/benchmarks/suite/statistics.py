@@ -27,8 +27,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     """An interval that holds the true median with 95 % certainty, for any distribution.
 
     The ends are values themselves: the chance that so few of n fall on one side of the true median
-    is binomial. Of fewer than ``LEAST_PAIRS`` these are the least and the greatest, which is less
-    sure.
+    is binomial. Of fewer than ``LEAST_PAIRS``, they are the least and the greatest: less sure.
     """
     ordered = sorted(values)
     count = len(ordered)

@@ -30,12 +30,13 @@ def copy_of_others(
         copies.committed(name.step)
         manifest, here = read_manifest(storage, name), copies.served(name.step)
         shards = shards_before(manifest, here)
+        others = list(needed_of_others(manifest, here))
         # Its own next shards come first: most restarts need those.
-        both = [*shards, *_shards_of(manifest, here)]
-        if shards and not leaves_room(sum(entry.size_bytes for entry in both)):
+        held = [*others, *shards, *_shards_of(manifest, here)]
+        if shards and not leaves_room(sum(entry.size_bytes for entry in held)):
             copies.warn(f"lacks shards of other hosts: {FREE_SHARE:.0%} of memory must stay free")
             shards = []
-        for entry in [*needed_of_others(manifest, here), *shards]:
+        for entry in [*others, *shards]:
             content = read_entry(storage, str(name), entry)
             if not copies.served(name.step):
                 return  # A save has begun, or this rank has ended.

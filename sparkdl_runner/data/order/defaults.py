@@ -75,8 +75,9 @@ class DefaultOrder:
         block_rows = max(1, min(most_rows, block_bytes // row_size))
         if not shuffle:
             return cls(most_lanes=1, block_rows=block_rows, window_groups=1)
-        # Where row groups are uneven, some lanes have more of them than others.
-        of_lane = groups if are_all_open else most_open // most_lanes
+        of_lane = most_open // most_lanes
+        if are_all_open:  # Where row groups are uneven, some lanes have half as many more of them.
+            of_lane = 1 + -(-3 * groups // (2 * MOST_LANES))
         side_by_side = min(MOST_WINDOW_GROUPS, of_lane)
         # Row groups that are smaller than a block's piece are read whole, and so cost nothing open.
         window_groups = max(1, side_by_side, -(-block_rows // mean_rows))

@@ -177,8 +177,10 @@ class WorkerProcess:
                 return Stacks("(no stacks: the process has ended)", [])
             text = stacks.ask(self.pid, self._stacks, process_state(self.pid))
         # Without the lock: a request to stop need not wait for these programs.
-        text = f"{stack_tools.native_frames(self.pid, self.has_ended)}\n\n{text}".lstrip("\n")
-        nccl = stack_tools.nccl_report(self.has_ended) if self.is_first else ""
+        marks = {lifeline.FAMILY: self._family}
+        native = stack_tools.native_frames(self.pid, marks, self.has_ended)
+        text = f"{native}\n\n{text}".lstrip("\n")
+        nccl = stack_tools.nccl_report(marks, self.has_ended) if self.is_first else ""
         return Stacks(text, unanswered, self.collectives, nccl)
 
     def await_exit(self) -> None:

@@ -56,6 +56,8 @@ class _Agent:
         self.writer = writer
         self._codec = codec
         self._requested: list[Message] = []
+        self.rank: int | None = None
+        """Not known before it has said so."""
 
     def request(self, request: Message) -> None:
         """Asks once for the same: an agent that comes meanwhile is asked from two sides."""
@@ -278,6 +280,7 @@ class LogServer(ServerThread):
                         self._confirmed[partition] = message.number
                     if isinstance(message, messages.Placed):
                         world = message.world
+                        agent.rank = world.rank
                         self.watch.placed(partition, world)
                     elif world is None:
                         continue
@@ -341,12 +344,14 @@ class LogServer(ServerThread):
             self._agents[partition].request(messages.Preempt(reason))
 
     async def _gather_stacks(self) -> None:
-        asked, deadline = len(self._agents), time.monotonic() + STACKS_SECONDS
         for agent in self._agents.values():
             agent.send(messages.AskStacks())
-        while len(self._stacks) < asked and (
-            time.monotonic() < deadline or (0 in self._agents and 0 not in self._stacks)
-        ):
+        deadline = time.monotonic() + STACKS_SECONDS
+        while not self._stop_requested:
+            # Whoever has ended meanwhile has gone, and will not answer.
+            awaited = {agent.rank for agent in self._agents.values()} - self._stacks.keys()
+            if not awaited or (time.monotonic() > deadline and 0 not in awaited):
+                break
             await asyncio.sleep(0.02)
 
     async def _drain(self) -> None:

@@ -210,10 +210,8 @@ class Watch:
     def _run(self) -> None:
         checked_at = self.now()
         while not self._closed.wait(CHECK_SECONDS):
-            now = self.now()
-            if now - checked_at > PAUSE_SECONDS:
-                self._forgive(now - checked_at)
-            checked_at = now
+            if (paused := self.now() - checked_at) > PAUSE_SECONDS:
+                self._forgive(paused)
             try:
                 verdict = self.check()
                 if verdict is not None and not self._closed.is_set():
@@ -223,6 +221,7 @@ class Watch:
                     tell(notice)
             except Exception as error:  # A watch that ended here would let ranks hang for ever.
                 tell(f"the ranks could not be judged: {error!r}")
+            checked_at = self.now()  # Asking for stacks takes long, and is no pause.
 
     def _forgive(self, seconds: float) -> None:
         """Moves on what was last seen: this process did not run, and so saw nothing."""
@@ -271,16 +270,18 @@ class Watch:
             for world, message in placed
         ]
         outcomes.sort(key=lambda outcome: outcome.world.rank not in missing)  # The cause is first.
-        if nccl := "".join(answer.nccl for answer in stacks.values()):
-            at = min(range(len(outcomes)), key=lambda at: outcomes[at].is_communication_error)
-            told = f"ncclras, of all ranks:\n{nccl}\n\n{outcomes[at].traceback}"
-            outcomes[at] = replace(outcomes[at], traceback=told)
+        nccl = "".join(answer.nccl for answer in stacks.values())
+        nccl = f"ncclras, of all ranks:\n{nccl}" if nccl else ""
         worlds = [outcome.world for outcome in outcomes]
         if len(outcomes) < len(self.running()) or not all(
             outcome.is_communication_error for outcome in outcomes
         ):
+            at = min(range(len(outcomes)), key=lambda at: outcomes[at].is_communication_error)
+            told = "\n\n".join(filter(None, (nccl, outcomes[at].traceback)))
+            outcomes[at] = replace(outcomes[at], traceback=told)
             return tuple(outcomes)
         message = all_waiting.sentence(worlds, stacks, placed[0][1])
+        message = "\n\n".join(filter(None, (message, nccl)))
         apart = [] if missing else all_waiting.elsewhere(worlds, stacks)
         outcomes.sort(key=lambda outcome: outcome.world not in apart)
         return tuple(

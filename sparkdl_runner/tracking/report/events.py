@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -181,10 +182,17 @@ def events_to(
 
 
 def _append(file: FileIO, line: str) -> None:
-    data = line.encode()
-    if (written := file.write(data)) < len(data):  # The next run's first line would follow it.
-        file.truncate(file.tell() - written)
-        raise OSError(f"the disk took {written} of {len(data)} bytes: it is full")
+    data = memoryview(line.encode())
+    begun = 0
+    try:
+        while begun < len(data):
+            if not (written := file.write(data[begun:])):
+                raise BlockingIOError("it does not wait until there is room")
+            begun += written
+    except OSError:  # The next run's first line would follow a part of this one.
+        if begun and file.seekable() and os.fstat(file.fileno()).st_size == file.tell():
+            file.truncate(file.tell() - begun)
+        raise
 
 
 def _print(line: str) -> None:

@@ -349,7 +349,7 @@ def saved_in_shards(directory: Path) -> tuple[LocalStorage, dict[str, str]]:
     return storage, {entry.path: entry.sha256 for entry in files}
 
 
-@pytest.mark.parametrize(("room_bytes", "has_room"), [(10, True), (9, False)])
+@pytest.mark.parametrize(("room_bytes", "has_room"), [(1 << 20, True), (10, False)])
 def test_a_host_without_room_for_other_shards_and_its_own_next_ones_has_the_rest(
     tmp_path, reads, caplog, monkeypatch, room_bytes, has_room
 ):

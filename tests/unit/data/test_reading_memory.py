@@ -287,7 +287,7 @@ def test_all_row_groups_mix_by_default_where_all_can_be_open() -> None:
         order = DefaultOrder.of(np.full(groups, 15_000), row_bytes=40, open_group_bytes=1_100_000)
         return order.most_lanes * order.window_groups
 
-    assert open_groups(64) >= 64
+    assert open_groups(64) == 8 * 13
     assert open_groups(80) == 40
 
 
@@ -306,7 +306,7 @@ def test_uneven_row_groups_mix_by_default_like_a_permutation(rows: list[int], se
         seed=seed,
     )
     figures = measure(order, world_size=8)
-    assert figures.global_deviation < 1.4 * figures.shuffled_global_deviation
+    assert figures.global_deviation < 1.6 * figures.shuffled_global_deviation
 
 
 def test_a_row_that_is_larger_than_the_limit_is_refused_by_name() -> None:

@@ -240,6 +240,10 @@ def test_the_other_parts_of_a_kept_report_stay_and_say_where_they_are_from():
     assert newest["parts"]["part"]["from"]["date"] == "2026-11-29"
     assert newest["configuration"] != new["configuration"]
     assert "date: 2026-11-28" in page(newest)
+    interrupted = {**part_report({}, []), "unavailable": "interrupted before"}
+    same = suite_report("later", "2026-11-30", {}, {"part": interrupted, "next": interrupted}, new)
+    assert same["parts"]["part"]["cases"] == again["cases"]
+    assert same["parts"]["next"] == interrupted
 
 
 def test_the_page_shows_every_side_and_escapes_what_it_is_given():

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -145,13 +146,26 @@ def test_of_a_line_that_finds_no_room_nothing_stays(tmp_path, capsys):
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, usual)
     assert (
-        "no more events are written, and the training goes on: the disk took 20"
+        "no more events are written, and the training goes on: [Errno 27] File too large"
         in capsys.readouterr().err
     )
     with events_to(str(path), Redactor([]), RankReports(), "r"):
         pass
     told = [json.loads(line)["event"] for line in path.read_text().splitlines()]
     assert told == ["started", "started", "ended"]
+
+
+def test_a_line_that_a_reader_takes_in_parts_is_whole(tmp_path):
+    path = str(tmp_path / "events")
+    os.mkfifo(path)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(Path(path).read_bytes()))
+    reader.start()
+    with events_to(path, Redactor([]), RankReports(), "r") as (events,):
+        events.slow_ranks("x" * (1 << 18))
+    reader.join()
+    told = [json.loads(line) for line in read[0].splitlines()]
+    assert [len(one.get("message", "")) for one in told] == [0, 1 << 18, 0]
 
 
 def test_a_place_where_no_file_can_be_is_refused(tmp_path):

@@ -80,6 +80,19 @@ def test_of_two_copies_either_may_be_the_wrong_one(sharded):
     assert f"Only rank {other} has that part too: either may be wrong. Such" in found[1]
 
 
+def test_a_part_that_all_have_tells_which_of_two_copies_is_wrong():
+    of_all, found = Replicas(), None
+    for world in WORLDS:
+        sums = [10 * (world.rank % 2), 5, 5, 5, 5]
+        if world.rank == 2:
+            sums = [7, 7, 5, 5, 5]
+        copies = [f"shard {world.rank % 2}", *[""] * 4]
+        found = found or of_all.compare(world, told(sums=sums, copies=copies))
+    assert found is not None
+    assert found[0].rank == 2
+    assert "either may be wrong" not in found[1]
+
+
 def test_a_rank_that_never_tells_keeps_nobody_waiting_and_no_memory():
     of_all = Replicas()
     for step in range(1000):

@@ -28,11 +28,11 @@ def installed(monkeypatch, tmp_path):
 
 
 def nccl_report():
-    return stack_tools.nccl_report(lambda: False)
+    return stack_tools.nccl_report({"MARK": "of the worker"}, lambda: False)
 
 
 def native_frames():
-    return stack_tools.native_frames(4321, lambda: False)
+    return stack_tools.native_frames(4321, {}, lambda: False)
 
 
 def test_where_none_is_installed_nothing_is_added(installed):
@@ -83,7 +83,12 @@ time.sleep(600)"""
 def test_nobody_waits_for_a_program_once_the_worker_has_ended(installed):
     installed("ncclras", "print('NCCL 2.27', flush=True)\ntime.sleep(600)")
     ends = iter([False, True])
-    assert stack_tools.nccl_report(lambda: next(ends)) in ("", "NCCL 2.27")
+    assert stack_tools.nccl_report({}, lambda: next(ends)) in ("", "NCCL 2.27")
+
+
+def test_who_ends_the_worker_finds_its_programs_by_its_mark(installed):
+    installed("ncclras", "import os\nprint(os.environ['MARK'])")
+    assert nccl_report() == "of the worker"
 
 
 def test_a_program_that_cannot_be_started_is_told_of(installed):

@@ -191,7 +191,10 @@ def test_what_nccl_says_of_all_ranks_is_in_the_error_whoever_is_the_cause(place)
     failures = list(ranks.watch.check().failures)
     error = to_error(root_cause(failures), failures)
     assert error.rank == (1 if place == SLEEPS else 0)
-    assert str(error).count("ncclras, of all ranks:\n  rank 1 did not answer\n") == 1
+    indent = "  " if place == SLEEPS else ""
+    assert str(error).count(f"ncclras, of all ranks:\n{indent}rank 1 did not answer\n") == 1
+    if place == WAITS:
+        assert "Stacks of 3 ranks (0 to 2)" in str(error), "they are alike"
 
 
 def test_the_last_rank_that_runs_is_no_crowd():
@@ -464,6 +467,20 @@ def test_the_imports_of_a_rank_are_not_late_by_what_a_driver_was_paused():
     assert verdicts_after(ranks, 3600, 4, 4, 4, 4) == []
     (verdict,) = verdicts_after(ranks, 4, 4)
     assert [one.world.rank for one in verdict.failures] == [2]
+
+
+def test_to_ask_for_stacks_for_long_is_no_pause_of_the_driver():
+    ranks = ThreeRanks()
+    ranks.begin()
+
+    def ask():
+        ranks.seconds += 8
+        return ""
+
+    ranks.watch.left_waiting = ask
+    ranks.watch.gone(1)
+    (verdict,) = verdicts_after(ranks, 0.25, 0.25)
+    assert [one.world.rank for one in verdict.failures] == [1]
 
 
 def test_a_watch_that_looks_often_forgives_nothing():

@@ -6,6 +6,7 @@ import secrets
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -439,11 +440,31 @@ def test_rank_0_is_waited_for_longer_as_it_asks_nccl(server, monkeypatch):
 
     clients = [client_of(server, rank, on_stacks=partial(gather, rank)) for rank in range(2)]
     assert all(client.is_connected for client in clients)
-    wait_for(lambda: len(server._agents) == 2)
+    wait_for(lambda: {agent.rank for agent in server._agents.values()} == {0, 1})
     assert server.ask_stacks() == {0: Stacks("0", [])}
     has_answered.set()
     for client in clients:
         client.close()
+
+
+def test_a_rank_that_ends_while_it_is_asked_is_not_waited_for(server):
+    is_asked, has_ended = threading.Event(), threading.Event()
+
+    def gather():
+        is_asked.set()
+        has_ended.wait(PATIENCE_SECONDS)
+        return Stacks("late", [])
+
+    client = client_of(server, on_stacks=gather)
+    wait_for(lambda: server._agents)
+    with ThreadPoolExecutor(1) as executor:
+        asking = executor.submit(server.ask_stacks)
+        assert is_asked.wait(PATIENCE_SECONDS)
+        begun = server._loop.time()
+        client.close()
+        assert asking.result() == {}
+        assert server._loop.time() - begun < log_server.FIRST_STACKS_SECONDS / 2
+    has_ended.set()
 
 
 def test_the_watch_is_told_of_signs_and_of_the_end(server):
