@@ -346,12 +346,19 @@ def test_the_last_words_of_a_template_are_told_where_its_ranks_have_begun(
     assert "imported" in told
 
 
+def stop(pid: int) -> None:
+    """Stops a process, which may run on for a moment."""
+    os.kill(pid, signal.SIGSTOP)
+    while processes.stat(pid).state != "T":
+        time.sleep(0.01)
+
+
 def test_an_end_is_seen_though_the_template_was_stopped(
     torch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with started(1, torch) as (worker,):
         held, pid = template(), worker.pid
-        os.kill(held.pid, signal.SIGSTOP)
+        stop(held.pid)
         try:
             os.kill(pid, signal.SIGKILL)
             worker.await_exit()
@@ -368,7 +375,7 @@ def test_a_template_that_does_not_answer_is_left(
     with started(1, torch) as (worker,):
         assert worker.pid
     held = template()
-    os.kill(held.pid, signal.SIGSTOP)
+    stop(held.pid)
     monkeypatch.setattr(pool, "ANSWER_SECONDS", 0.1)
     with started(1, torch) as workers:
         assert parents(workers) == {os.getpid()}
@@ -380,7 +387,7 @@ def test_a_worker_that_a_stopped_template_never_forks_is_given_up(
     with started(1, torch) as (worker,):
         assert worker.pid
         held = template()
-        os.kill(held.pid, signal.SIGSTOP)
+        stop(held.pid)
         try:
             monkeypatch.setattr(pool, "ANSWER_SECONDS", 0.1)
             with monkeypatch.context() as patch:
@@ -402,7 +409,7 @@ def test_spares_are_ended_but_not_those_that_have_workers(torch: Path) -> None:
     wait_for_end(held)
     keep_template(600, backend="torch", environment=environment(torch))
     held = template()
-    os.kill(held.pid, signal.SIGSTOP)
+    stop(held.pid)
     end_spares()
     assert is_gone(held.pid)
 
