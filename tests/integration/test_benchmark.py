@@ -41,7 +41,7 @@ def run_benchmark(folder: Path, *arguments: str) -> subprocess.CompletedProcess[
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all parts ran, and wrote their report."""
+    """Runs all parts once; returns the folder that has their report."""
     folder = tmp_path_factory.mktemp("all")
     done = run_benchmark(folder, "all", "--quick")
     assert "Written to benchmark-all.json" in done.stdout, done.stdout + done.stderr
@@ -140,11 +140,13 @@ def test_faults_are_told_right_and_leave_nothing(report: Mapping[str, Any]) -> N
 
 def test_goodput_of_a_training_that_was_killed(report: Mapping[str, Any]) -> None:
     (case,) = cases_of(report, "goodput").values()
-    values = values_of(case)
+    values, settings = values_of(case), report["parts"]["goodput"]["settings"]
     for side in case["ours"]:
         one = {name: of_sides[side][0] for name, of_sides in values.items()}
         assert 0 < one["goodput"] < 1
         assert 0 < one["kill to next step"] <= one["slowest of the kills"] < one["call to result"]
+        computing = settings["steps"] * settings["step_seconds"]
+        assert computing / one["call to result"] <= one["goodput"]
 
 
 def test_goodput_counts_each_step_once(tmp_path: Path) -> None:
@@ -214,6 +216,7 @@ def test_loader_measures_every_engine(report: Mapping[str, Any]) -> None:
     assert set(seeds["figures"]["first batch"]["sides"]) == {"arrow", "petastorm_batched"}
     peers = {"petastorm_batched", "naive"}
     for case in tables:
+        assert not case["missed"]
         figure = case["figures"]["speed"]
         assert set(figure["sides"]) == {"arrow", "decode_only"} | peers
         assert all(one["values"][0] > 0 for one in figure["sides"].values())
@@ -256,10 +259,26 @@ def test_transform_is_measured_beside_a_loop_by_hand_and_mlflow(report: Mapping[
         assert all(one > 0 for (one,) in sides.values())
 
 
+def test_a_peer_without_its_environment_says_how_to_make_it(report: Mapping[str, Any]) -> None:
+    text = cases_of(report, "formats").popitem()[1]
+    assert [*text["unavailable"]] == ["hugging_face"]
+    assert text["unavailable"]["hugging_face"].endswith("run python jobs/benchmark.py peers")
+
+
 def test_memory_is_within_its_budget(report: Mapping[str, Any]) -> None:
     for case in cases_of(report, "memory").values():
         (share,) = values_of(case)["of what it may take"]["64 MiB"]
         assert 0 < share <= 1
+
+
+def test_memory_is_measured_beside_each_budget(tmp_path: Path) -> None:
+    short = ["--tables", "two_ints", "--scale", "0.001", "--budgets", "0", "64"]
+    done = run_benchmark(tmp_path, "memory", *short, "--output", "figures.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (case,) = cases_of(json.loads((tmp_path / "figures.json").read_text()), "memory").values()
+    assert case["ours"] == ["default", "64 MiB"]
+    shares = values_of(case)["of the budget"]
+    assert all(0 < share < 1.1 for side in case["ours"] for share in shares[side])
 
 
 def test_memory_of_encoded_tables_is_measured_from_both_storages(tmp_path: Path) -> None:

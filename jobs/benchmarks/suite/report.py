@@ -154,9 +154,8 @@ def suite_report(
     where = {"machine": machine(), "versions": dict(versions)}
     if kept:
         origin = {name: kept[name] for name in ("command", "date", *where)}
-        others = {name: {"from": origin, **one} for name, one in kept["parts"].items()}
-        done = {name: one for name, one in parts.items() if one["cases"] or name not in others}
-        parts = {**others, **done}
+        old = {name: {"from": origin, **one} for name, one in kept["parts"].items()}
+        parts = old | {name: one for name, one in parts.items() if one["cases"] or name not in old}
     settings = {name: (one["settings"], one.get("from")) for name, one in parts.items()}
     canonical = json.dumps([where, settings], sort_keys=True, default=str)
     return {

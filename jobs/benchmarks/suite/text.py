@@ -76,7 +76,8 @@ def aligned(rows: Iterator[Sequence[str]]) -> str:
     found = list(rows)
     cells = [row for row in found if len(row) != 2] if len(found[0]) != 2 else found
     widths = [max(map(len, column)) for column in zip_longest(*cells, fillvalue="")]
-    first, lines = max(len(row[0]) for row in found), []
+    first = max(len(row[0]) for row in found)
+    lines = []
     for name, *others in found:
         if len(others) == len(widths) - 1:
             others = [one.rjust(width) for one, width in zip(others, widths[1:], strict=True)]

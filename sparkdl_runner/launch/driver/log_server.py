@@ -348,7 +348,7 @@ class LogServer(ServerThread):
             agent.send(messages.AskStacks())
         deadline = time.monotonic() + STACKS_SECONDS
         while not self._stop_requested:
-            # Whoever has ended meanwhile has gone, and will not answer.
+            # A rank that has ended does not answer: its agent is no longer in the list.
             awaited = {agent.rank for agent in self._agents.values()} - self._stacks.keys()
             if not awaited or (time.monotonic() > deadline and 0 not in awaited):
                 break

@@ -270,8 +270,8 @@ class Watch:
             for world, message in placed
         ]
         outcomes.sort(key=lambda outcome: outcome.world.rank not in missing)  # The cause is first.
-        nccl = "".join(answer.nccl for answer in stacks.values())
-        nccl = f"ncclras, of all ranks:\n{nccl}" if nccl else ""
+        said = [answer.nccl for answer in stacks.values() if answer.nccl]
+        nccl = "\n".join(["ncclras, of all ranks:", *said]) if said else ""
         worlds = [outcome.world for outcome in outcomes]
         if len(outcomes) < len(self.running()) or not all(
             outcome.is_communication_error for outcome in outcomes

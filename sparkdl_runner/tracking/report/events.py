@@ -187,7 +187,7 @@ def _append(file: FileIO, line: str) -> None:
     try:
         while begun < len(data):
             if not (written := file.write(data[begun:])):
-                raise BlockingIOError("it does not wait until there is room")
+                raise BlockingIOError("its reader takes no more for now")
             begun += written
     except OSError:  # The next run's first line would follow a part of this one.
         if begun and file.seekable() and os.fstat(file.fileno()).st_size == file.tell():
