@@ -293,7 +293,7 @@ def test_all_row_groups_mix_by_default_where_all_can_be_open() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(
-    rows=st.lists(st.integers(4_000, 12_000), min_size=40, max_size=64), seed=st.integers(0, 1000)
+    rows=st.lists(st.integers(6_000, 12_000), min_size=40, max_size=64), seed=st.integers(0, 1000)
 )
 def test_uneven_row_groups_mix_by_default_like_a_permutation(rows: list[int], seed: int) -> None:
     default = DefaultOrder.of(np.array(rows), row_bytes=40, open_group_bytes=1_100_000)
