@@ -23,8 +23,7 @@ from benchmarks.suite.options import Option
 from benchmarks.tables.memory_tables import TABLES, MemoryTable
 
 HELP = "the memory of a rank, beside its budget"
-_MIB = 1 << 20
-_DEFAULT_MIB, _MOST = 512, 1.1
+_MIB, _DEFAULT_MIB, _MOST = 1 << 20, 512, 1.1
 FIGURES = {
     "reading": Figure(unit="MiB", better="less"),
     "of the budget": Figure(unit="", better="less"),
@@ -34,7 +33,7 @@ FIGURES = {
 
 OPTIONS = (
     Option("tables", list(TABLES), quick=["two_ints", "passages"], choices=list(TABLES)),
-    Option("budgets", [64], type=int, help="MiB; 0: the default"),
+    Option("budgets", (), type=int, help="MiB; 0: the loader's default (default: each table's)"),
     Option("storage", ["local"], choices=["local", "s3"]),
     Option("scale", 0.25, quick=0.05, help="of the rows of each table"),
 )
@@ -53,9 +52,8 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
             place: dict[str, Any] = {"url": str(folder)}
             if store:
                 place = {"url": store.upload(folder), "storage_options": store.options()}
-            names = {
-                budget: f"{budget} MiB" if budget else "default" for budget in arguments.budgets
-            }
+            budgets = arguments.budgets or [table.budget_mib]
+            names = {one: f"{one} MiB" if one else "default" for one in budgets}
             yield Case(
                 name=f"{name}, {storage}: {rows:,} rows",
                 figures=FIGURES,

@@ -29,13 +29,15 @@ class MemoryTable:
     """A table: what makes columns of so many rows, how many, and the loader's arguments.
 
     ``row_bytes``, of a row in the file, is how many of them fill a row group; without it the table
-    is one row group, encoded.
+    is one row group, encoded. It is read within ``budget_mib``; 0 is the loader's default, since
+    some need more than 64: a page that pyarrow writes may have 1,024 rows, however large.
     """
 
     make: Callable[[_Random, int], dict[str, Any]]
     rows: int
     row_bytes: int | None
     reading: Mapping[str, Any]
+    budget_mib: int = 64
 
     @property
     def spare_bytes(self) -> int:
@@ -88,13 +90,13 @@ def _encoded(make: Any, rows: int, **reading: Any) -> MemoryTable:
 TABLES: dict[str, MemoryTable] = {
     "two_ints": MemoryTable(LOADER_TABLES["int"][0], 40_000_000, 16, {"batch_size": 1024}),
     "jpegs": MemoryTable(
-        _images, 10_000, 30_000, {"batch_size": 32, "images": {"image": (64, 64)}}
+        _images, 10_000, 30_000, {"batch_size": 32, "images": {"image": (64, 64)}}, 0
     ),
     "ragged_text": MemoryTable(
-        _documents, 20_000, 35_000, {"batch_size": 16, "ragged": ["tokens"]}
+        _documents, 20_000, 35_000, {"batch_size": 16, "ragged": ["tokens"]}, 0
     ),
     "packed_text": MemoryTable(
-        _documents, 20_000, 35_000, {"batch_size": 16, "pack": {"tokens": 4096}}
+        _documents, 20_000, 35_000, {"batch_size": 16, "pack": {"tokens": 4096}}, 0
     ),
     "passages": _encoded(_passages, 400_000),
     "masks_ragged": _encoded(_token_lists, 400_000, ragged=["mask"], columns=["mask"]),
