@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 REPORT = Path(__file__).with_name("benchmarks.json")
 LONGEST_REASON = 100
+LEAST_PAIRS = 6
+"""Of fewer turns no interval holds the true median with 95 % certainty."""
 BLOCK = re.compile(
     r"^(<!-- figures: ([^\n]+) -->\n)(?:.*?\n)??(<!-- end of figures -->)$",
     re.DOTALL | re.MULTILINE,
@@ -115,6 +118,10 @@ def _has_turns(chosen: _Chosen) -> bool:
     return any(case["turns"] > 1 for case in chosen.cases)
 
 
+def _has_cold(chosen: _Chosen) -> bool:
+    return any(case["warm_ups"] for case in chosen.cases)
+
+
 def _heads(chosen: _Chosen) -> Iterator[str]:
     for name in chosen.figures:
         figures = _figures_of(chosen, name)
@@ -122,6 +129,8 @@ def _heads(chosen: _Chosen) -> Iterator[str]:
         yield f"{name} ({units})" if units else name
         if _has_turns(chosen):
             yield "worst"
+        if _has_cold(chosen):
+            yield "cold"
         if any(figure["ratios"] for figure in figures):
             yield "times as good as"
 
@@ -145,6 +154,8 @@ def _cells(chosen: _Chosen, case: Mapping[str, Any], side: str) -> Iterator[str]
         nothing = ""
         if _has_turns(chosen):
             yield number(found["worst"]) if found else ""
+        if _has_cold(chosen):
+            yield number(found["cold"]) if found and found["cold"] is not None else ""
         if any(one["ratios"] for one in _figures_of(chosen, name)):
             ratios = figure["ratios"].get(side, {})
             beside = (peer for peer in ratios if peer in chosen.sides)
@@ -154,23 +165,40 @@ def _cells(chosen: _Chosen, case: Mapping[str, Any], side: str) -> Iterator[str]
 def _ratio(peer: str, ratio: Mapping[str, Any]) -> str:
     """The median, the interval that holds it, and the worst turn if that is outside."""
     low, high = ratio["interval"]
-    told = f" ({number(low)} to {number(high)})" if ratio["pairs"] > 1 else ""
+    few = f" in {ratio['pairs']} turns" if ratio["pairs"] < LEAST_PAIRS else ""
+    told = f" ({number(low)} to {number(high)}{few})" if ratio["pairs"] > 1 else ""
     worst = f", worst {number(ratio['worst'])}" if number(ratio["worst"]) != number(low) else ""
     return f"{number(ratio['median'])}{told}{worst}: {peer}"
 
 
 def _origin(chosen: _Chosen, report: Mapping[str, Any]) -> str:
-    """The line below a table: when, by which command and how often it was measured."""
+    """The line below a table: when, by which command and how often it was measured, and goals."""
     fewest, *_, most = sorted([case["turns"] for case in chosen.cases] * 2)
     turns = f"{fewest} to {most}" if fewest < most else f"{most}"
+    turns += f" {'turn' if most == 1 else 'turns'}"
+    turns += " after a warm-up" * _has_cold(chosen)
     case = f", {chosen.cases[0]['name']}" if len(chosen.cases) == 1 else ""
     part = report["parts"][chosen.part]
     end, origin = part.get("unavailable", ""), part.get("from", report)
     not_done = f" The part was not done: {shorten(end, LONGEST_REASON)}." if end else ""
     return (
-        f"Measured {origin['date']} by `{origin['command']}` (part {chosen.part}{case}), {turns} "
-        f"{'turn' if most == 1 else 'turns'}, on {origin['machine']['cores']} cores.{not_done}"
+        f"Measured {origin['date']} by `{origin['command']}` (part {chosen.part}{case}), {turns}, "
+        f"on {origin['machine']['cores']} cores.{not_done}{''.join(_goals(chosen))}"
     )
+
+
+def _goals(chosen: _Chosen) -> Iterator[str]:
+    """Each goal that was missed, and how many the turns do not decide on."""
+    told: dict[str, list[str]] = {"missed": [], "undecided": []}
+    for case in chosen.cases:
+        shown = product(chosen.figures, chosen.sides)
+        begins = tuple(f"{case['name']}: {figure} of {side} " for figure, side in shown)
+        for kind, sentences in told.items():
+            sentences += [one for one in case[kind] if one.startswith(begins)]
+    yield from (f" A goal was missed: {one}." for one in told["missed"])
+    if count := len(told["undecided"]):
+        goals = "one goal" if count == 1 else f"{count} goals"
+        yield f" The turns do not decide on {goals}: they are too few, or differ too much."
 
 
 def main() -> None:

@@ -144,13 +144,10 @@ def figures_of(folder: Path, wall: float, struck_at: list[float]) -> dict[str, f
 
 
 def _distributed_runner(given: dict[str, Any], kills: int) -> Callable[[], Any]:
-    from torch.distributed import init_process_group
-
     from sparkdl_runner import DistributedRunner, RunConfig
 
     config = RunConfig(max_restarts=kills, tracking=False)
     runner = DistributedRunner(num_proc=RANKS, backend="torch", run_config=config)
-    runner.run(init_process_group, "gloo")  # Spark's first job in a session is slow.
     return lambda: runner.run(training(under_ray=False), given)
 
 

@@ -24,6 +24,7 @@ from benchmarks.tables.memory_tables import TABLES, MemoryTable
 
 HELP = "the memory of a rank, beside its budget"
 _MIB, _DEFAULT_MIB, _MOST = 1 << 20, 512, 1.1
+FACTS = {"ranks": 1, "may take": f"{_MOST} of the budget, encoded 20 MiB more"}
 FIGURES = {
     "reading": Figure(unit="MiB", better="less"),
     "of the budget": Figure(unit="", better="less"),
@@ -58,7 +59,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
                 name=f"{name}, {storage}: {rows:,} rows",
                 figures=FIGURES,
                 ours={side: partial(_read, table, place, one) for one, side in names.items()},
-                facts={"ranks": 1, "may take": f"{_MOST} of the budget, encoded 20 MiB more"},
+                facts={**FACTS, "batch": table.reading["batch_size"]},
             )
 
 

@@ -26,6 +26,7 @@ HELP = "folders of thousands of files: opening them, and the first batch"
 OURS, FOOTERS = "make_spark_converter", "plain footers"
 FILE_ROWS, BATCH_SIZE = 50, 256
 OPENED, FIRST_BATCH = "opened", "first batch"
+FACTS = {"ranks": 1, "time": "without imports", "batch": BATCH_SIZE, "rows of a file": FILE_ROWS}
 _PRELOADED = (*PRELOADED, __name__, "sparkdl_runner.data.convert.converter")
 
 OPTIONS = (Option("files", [2000, 20_000], quick=[2000]), Option("repeat", 6, quick=2))
@@ -52,7 +53,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
                 ours={OURS: partial(measured, OURS)},
                 peers={FOOTERS: partial(measured, FOOTERS)},
                 turns=arguments.repeat,
-                facts={"time": "without imports", "rows of a file": FILE_ROWS, "batch": BATCH_SIZE},
+                facts=FACTS,
             )
 
 

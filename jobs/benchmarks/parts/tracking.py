@@ -62,7 +62,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
                     ours={side: partial(calls, side) for side in OURS},
                     peers={side: partial(calls, side) for side in MLFLOW},
                     turns=arguments.repeat,
-                    facts={"time": f"of calls in a rank, {slow}"},
+                    facts={"ranks": 1, "time": f"of calls in a rank, {slow}"},
                 )
                 half = partial(_half, {}, url, arguments.stretch)
                 yield Case(
@@ -71,12 +71,13 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
                     ours={LOGGED: partial(half, LOGGED)},
                     peers={SILENT: partial(half, SILENT)},
                     turns=arguments.repeat,
-                    facts={"time": f"of steps in a rank, {STRETCHES} stretches of each, {slow}"},
+                    facts={"ranks": 1, "time": f"of steps, {STRETCHES} stretches of each, {slow}"},
                 )
             yield Case(
                 name=f"the server gone for {arguments.outage_seconds:g} s",
                 figures={WRONG: NONE_WRONG},
                 ours={"ours": partial(_outage, server, arguments)},
+                facts={"ranks": 1},
             )
         finally:
             server.stop()
@@ -121,7 +122,7 @@ def _outage(server: TrackingServer, arguments: argparse.Namespace) -> Mapping[st
 
     accident = threading.Thread(target=fail_for_a_while, daemon=True)
     accident.start()
-    trained = _trained(trainer, server.url, int(seconds / STEP_SECONDS / 2 / STRETCHES))
+    trained = _trained(trainer, server.url, int(seconds / STEP_SECONDS / 3 / STRETCHES))
     accident.join()
     return {WRONG: trained[LOGGED][WRONG]}
 
@@ -175,8 +176,8 @@ def _train(stretch: int) -> list[float]:
     torch.set_num_threads(1)
     matrix, step = torch.randn(256, 256), 0
     rates: dict[bool, list[float]] = {True: [], False: []}
-    for number in range(2 * STRETCHES):
-        is_logged = number % 4 in (0, 3)
+    for number in range(3 * STRETCHES):
+        is_logged, still_sends = number % 3 == 0, number % 3 == 1
         started = time.perf_counter()
         for _ in range(stretch):
             for _ in range(PRODUCTS):
@@ -185,5 +186,6 @@ def _train(stretch: int) -> list[float]:
             if is_logged:
                 step += 1
                 log_metrics(step, loss=loss, accuracy=0.5, samples=32)
-        rates[is_logged].append(stretch / (time.perf_counter() - started))
+        if not still_sends:  # What was logged last is sent in the first silent steps after that.
+            rates[is_logged].append(stretch / (time.perf_counter() - started))
     return [statistics.median(found) for found in rates.values()]

@@ -42,7 +42,7 @@ Side = tuple[str, str, str]
 OPTIONS = (
     Option("cases", list(CASES), quick=["digits-horovod", "table", "trainer"], choices=CASES),
     Option("turns", 10, quick=1, help="of the three models' cases"),
-    Option("other-turns", 1, help="of the other cases"),
+    Option("other-turns", 6, quick=1, help="of the other cases"),
     Option("steps", 350, quick=150, help="of a training of the MLP by torch"),
 )
 
@@ -98,7 +98,7 @@ def _sides(kind: str, library: str, folder: Path) -> tuple[dict[str, Side], dict
     ours = (HERE, way, f"loader {url}")
     if kind == "trainer":
         return {"Trainer": (HERE, "trainer", f"loader {url}")}, {"by hand": ours}
-    return {"converter": ours}, {"DataLoader": (there, way, f"dataloader {url}")}
+    return {"converter": ours}, {"DataLoader": (HERE, way, f"dataloader {url}")}
 
 
 def _trained(

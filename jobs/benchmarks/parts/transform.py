@@ -70,7 +70,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
             # A single turn is no figure, but a try.
             warm_ups=int(arguments.repeat > 1),
             facts={
-                "rows": arguments.rows,
+                "slots": SLOTS,
                 "time": "of a table in memory, with warm Python workers; first row: new ones",
             },
         )

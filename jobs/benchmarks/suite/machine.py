@@ -15,7 +15,8 @@ import psutil
 
 from sparkdl_runner.base.cores import usable_cores
 
-_PACKAGES = ("sparkdl-runner", "pyspark", "torch", "horovod", "pyarrow", "petastorm", "mlflow")
+_OURS = ("sparkdl-runner", "pyspark", "torch", "horovod", "pyarrow", "petastorm", "mlflow")
+_PACKAGES = (*_OURS, "numpy", "pandas", "pillow", "scikit-learn")
 
 
 @functools.cache
@@ -42,7 +43,8 @@ def _gpus() -> list[str]:
 def versions() -> dict[str, str]:
     """The versions of Python, of this package and its sources, and of the libraries beside it."""
     found = {"python": platform.python_version()}
-    show = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    show = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    show += ["--abbrev=40", "--exclude=*"]
     with suppress(OSError):
         commit = subprocess.run(show, capture_output=True, text=True, check=False).stdout.strip()
         found |= {"commit": commit} if commit else {}

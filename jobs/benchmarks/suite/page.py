@@ -37,7 +37,10 @@ def _body(report: Mapping[str, Any], old: Mapping[str, Any] | None) -> Iterator[
         table = html.escape(comparison(old, report))
         yield f"<h2>Beside {old['date']}</h2><pre>{table}</pre>"
     for name, part in report["parts"].items():
-        facts = {key: part["from"][key] for key in ("command", "date")} if "from" in part else {}
+        facts = {}
+        if old := part.get("from"):
+            facts = {"command": old["command"], "date": old["date"], **old["machine"]}
+            facts |= {"commit": old["versions"].get("commit")}
         yield f"<h2>{html.escape(name)}</h2><p class=facts>{_facts(part['settings'] | facts)}</p>"
         if "unavailable" in part:
             yield f"<p>No more figures: {html.escape(part['unavailable'])}</p>"

@@ -92,7 +92,7 @@ def _missed(
                         f"{case.name}: {name} of {side} was {worst:.4g}{unit} at worst, and "
                         f"should be {most} {figure.bound:.4g}"
                     )
-        yield from (text for text, is_sure in _ratios_missed(case, name, figures[name]) if is_sure)
+        yield from (text for text, is_missed in _not_kept(case, name, figures[name]) if is_missed)
 
 
 def _undecided(case: Case, figures: Mapping[str, Any]) -> Iterator[str]:
@@ -101,27 +101,28 @@ def _undecided(case: Case, figures: Mapping[str, Any]) -> Iterator[str]:
         for side in figure.least_ratios.keys() | figure.least_worst_ratios.keys():
             if side in case.ours and not figures[name]["ratios"].get(side):
                 yield f"{case.name}: {name} of {side} had no peer beside it"
-        for text, is_sure in _ratios_missed(case, name, figures[name]):
-            if not is_sure:
+        for text, is_missed in _not_kept(case, name, figures[name]):
+            if not is_missed:
                 yield f"{text}; too few turns or too much noise to be sure"
 
 
-def _ratios_missed(case: Case, name: str, found: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """A sentence for each ratio below its goal, and whether that is sure."""
+def _not_kept(case: Case, name: str, found: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """A sentence for each goal of a ratio that is not surely kept, and whether it is missed."""
     figure = case.figures[name]
     for side, peers in found["ratios"].items():
         for peer, ratio in peers.items():
+            worst, are_enough = ratio["worst"], ratio["pairs"] >= LEAST_PAIRS
             goals = {
-                "": (figure.least_ratios, ratio["median"], ratio["interval"][1]),
-                " at worst": (figure.least_worst_ratios, ratio["worst"], ratio["worst"]),
+                "": (figure.least_ratios, ratio["median"], ratio["interval"]),
+                " at worst": (figure.least_worst_ratios, worst, (worst, worst)),
             }
-            for when, (least, times, most) in goals.items():
-                if side in least and times < least[side]:
+            for when, (least, times, (low, high)) in goals.items():
+                if side in least and not (are_enough and low >= least[side]):
                     text = (
                         f"{case.name}: {name} of {side} was {times:.3f} times as good as that of "
                         f"{peer}{when}, and should be {least[side]:g} times"
                     )
-                    yield text, ratio["pairs"] >= LEAST_PAIRS and most < least[side]
+                    yield text, are_enough and high < least[side]
 
 
 def part_report(settings: Mapping[str, Any], cases: list[dict[str, Any]]) -> dict[str, Any]:

@@ -26,8 +26,7 @@ def _headings(case: Mapping[str, Any]) -> tuple[str, ...]:
     heads: list[str] = []
     for name, figure in case["figures"].items():
         heads.append(f"{name} ({figure['unit']})" if figure["unit"] else name)
-        if case["turns"] > 1:
-            heads.append("worst")
+        heads += ["worst"] * (case["turns"] > 1) + ["cold"] * (case["warm_ups"] > 0)
         if figure["ratios"]:
             heads += ["times the best peer", "at worst"]
     return tuple(heads)
@@ -52,6 +51,8 @@ def _cells(case: Mapping[str, Any], side: str) -> Iterator[str]:
         yield f"{number(numbers['median'])}{' ~' if numbers['is_noise'] else ''}" if numbers else ""
         if case["turns"] > 1:
             yield number(numbers["worst"]) if numbers else ""
+        if case["warm_ups"]:
+            yield number(numbers["cold"]) if numbers and numbers["cold"] is not None else ""
         if figure["ratios"]:
             ratio = beside_best(figure, side)
             yield f"{ratio['median']:.2f}" if ratio else ""

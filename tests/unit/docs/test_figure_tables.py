@@ -31,13 +31,16 @@ FIGURE = re.compile(
 )
 
 
+NO_GOALS: dict[str, Any] = {"warm_ups": 0, "missed": [], "undecided": []}
+
+
 def pages_with_tables() -> list[Path]:
     return [page for page in figures.pages() if MARK.search(page.read_text())]
 
 
 def side(*values: float, noise: bool = False) -> dict[str, Any]:
     middle = sorted(values)[len(values) // 2]
-    return {"median": middle, "worst": max(values), "is_noise": noise}
+    return {"median": middle, "worst": max(values), "cold": None, "is_noise": noise}
 
 
 @pytest.fixture
@@ -57,6 +60,7 @@ def report() -> dict[str, Any]:
         "name": "calls",
         "ours": ["HorovodRunner"],
         "turns": 6,
+        **NO_GOALS,
         "figures": {"call to result": seconds},
         "unavailable": {"Ray": "No module named 'ray' | x"},
     }
@@ -64,6 +68,7 @@ def report() -> dict[str, Any]:
         "name": "one, read",
         "ours": ["ours"],
         "turns": 1,
+        **NO_GOALS,
         "figures": {"rows": rows, "left": rows},
         "unavailable": {},
     }
@@ -93,6 +98,33 @@ def test_a_table_has_each_side_and_where_it_is_from(report):
         "",
         f"Measured 2026-11-30 by {COMMAND} (part launch, calls), 6 turns, on 2 cores.",
     ]
+
+
+def test_the_first_measurement_stands_beside_warm_ones(report):
+    case = report["parts"]["launch"]["cases"][0]
+    case["warm_ups"] = 1
+    case["figures"]["call to result"]["sides"]["HorovodRunner"]["cold"] = 9.871
+    head, _, ours, peer, *_, origin = made("launch / calls", report)
+    assert head == "|  | call to result (s) | worst | cold | times as good as |"
+    assert ours.startswith("| **HorovodRunner** | 1.42 | 2 | 9.87 | 5.02 ")
+    assert peer == "| horovod.spark.run | 7.1 (noise) | 7.1 |  |  |"
+    assert "6 turns after a warm-up, on 2 cores" in origin
+
+
+def test_few_turns_are_no_interval(report):
+    case = report["parts"]["launch"]["cases"][0]
+    case["figures"]["call to result"]["ratios"]["HorovodRunner"]["horovod.spark.run"]["pairs"] = 5
+    assert "5.02 (4.8 to 5.31 in 5 turns), worst 3.2: h" in made("launch / calls", report)[2]
+
+
+def test_goals_of_the_figures_in_a_table_stand_below_it(report):
+    called, read = report["parts"]["launch"]["cases"]
+    slow = "calls: call to result of HorovodRunner was 5 times as good as that of x"
+    called["missed"] = [slow, "calls: memory of HorovodRunner was 3 at worst"]
+    read["undecided"] = ["one, read: rows of ours had no peer beside it"]
+    *_, told = made("launch", report)
+    assert f"on 2 cores. A goal was missed: {slow}. The turns do not decide on one goal: " in told
+    assert made("launch / *read / left", report)[-1].endswith("on 2 cores.")
 
 
 def test_several_cases_share_a_table(report):

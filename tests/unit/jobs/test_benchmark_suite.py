@@ -161,7 +161,15 @@ def test_a_goal_that_was_missed_is_told_in_a_sentence(figure, sentences):
     ]
 
 
-@pytest.mark.parametrize("theirs", [[3.8, 3.9], [3.7, 3.8, 3.9, 3.8, 4.2, 4.3, 4.4]])
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        [3.8, 3.9],
+        [3.7, 3.8, 3.9, 3.8, 4.2, 4.3, 4.4],
+        pytest.param([4.1, 4.2], id="good, of few turns"),
+        pytest.param([3.6, 3.7, 4.1, 4.2, 4.3, 4.4, 4.5], id="good, and noise"),
+    ],
+)
 def test_few_or_noisy_turns_do_not_decide_on_a_ratio(theirs):
     goal = Figure(unit="s", better="less", least_ratios={"ours": 4})
     ours, turns = giving(*[1.0] * len(theirs)), len(theirs)
