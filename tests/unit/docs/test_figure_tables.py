@@ -1,4 +1,13 @@
-"""The figures of the pages are those of the kept report, and there are no others."""
+"""The figures of the pages are those of the kept report, and there are no others.
+
+``README.md`` and ``docs/performance.md``, which have tables, hold no figure beside them but of
+versions. The other pages and ``CHANGELOG.md`` are full of settings, limits and sizes, which no
+pattern tells from figures. There only the words are looked for that go with a measurement: a
+comparison of speeds, a rate, "about" before a time or a size, a share of time or memory. So it does
+not see a bare figure ("ends after 3 s", "1 GB in place of 5"), nor a claim in other words ("at
+once", "little memory"), and it cannot know whether a comparison that links to a table agrees with
+it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +28,10 @@ spec.loader.exec_module(figures)
 COMMAND = "`python jobs/benchmark.py all`"
 MARK = re.compile(r"^<!-- (?:figures:|end of figures)", re.M)
 ORIGIN = re.compile(r"^Measured \d{4}-\d\d-\d\d by `python jobs/benchmark\.py .+` \(part ", re.M)
-WITHOUT_FIGURES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+PERFORMANCE = ROOT / "docs" / "performance.md"
+WITHOUT_FIGURES = (ROOT / "README.md", PERFORMANCE)
+# Only beside its tables does a comparison say which figures it is of.
+WITHOUT_CLAIMS = [ROOT / "CHANGELOG.md", *(page for page in figures.pages() if page != PERFORMANCE)]
 NO_FIGURE = re.compile(
     r"`[^`\n]*`"  # code, with its settings
     r"|\]\([^)\n]*\)"  # the target of a link
@@ -29,6 +41,33 @@ NO_FIGURE = re.compile(
 FIGURE = re.compile(
     r"\d[.]\d|\d ?%|\d[\d,]* ?(?:s|ms|µs|seconds?|minutes?|[MK]i?B|times|rows|samples)\b|/s\b"
 )
+NUMBER = (
+    r"(?:\d[\d.,]*|an?|half an?|two|three|four|five|six|seven|eight|nine|ten|twenty|thirty"
+    r"|a (?:few|quarter of an?))"
+)
+TIME = r"(?:[nµm]?s|(?:nano|micro|milli)?seconds?|minutes?|hours?)"
+SIZE = r"(?:bytes|[kKMGT]i?B)"
+CLAIM = re.compile(
+    r"\b(?:faster|slower|quicker)\b|\bas (?:fast|quick)(?:ly)?\b|\bslows \w+ down\b"
+    r"|\btakes? longer\b|\btimes as (?:slow|long|much|many|large|good)\b"
+    rf"|\b(?:about|around|some|roughly|nearly|almost) {NUMBER} (?:{TIME}|{SIZE})\b"
+    rf"|\b(?:takes?|took) {NUMBER} {TIME}\b|\b(?:takes?|took|within) {TIME}\b"
+    rf"|(?:\d|\bsome|\bmany) ?(?:{SIZE}|rows|samples|steps|images)?(?:/s| (?:a|per) second)\b"
+    rf"|\d ?{SIZE} at (?!most|least)|\bnext to nothing\b"
+    r"|\b(?:half|thirds?|quarter|fifth|tenth|fraction) (?:of the (?:\w+ )?(?:time|memory)|less)\b"
+    r"|\bwithin \d[\d.e-]* ?%|\d ?% (?:of|less|more)\b|\d\.?\d*e-\d|\bon average\b"
+)
+
+
+def without_settings(text: str) -> str:
+    """A page's text without its tables of figures, code, targets of links and versions."""
+    return NO_FIGURE.sub("", figures.BLOCK.sub("", text))
+
+
+def claims(text: str) -> list[str]:
+    """What reads like a measurement, each with the words around it; lines do not divide it."""
+    words = " ".join(without_settings(text).split())
+    return [words[max(0, one.start() - 40) : one.end() + 40] for one in CLAIM.finditer(words)]
 
 
 NO_GOALS: dict[str, Any] = {"warm_ups": 0, "missed": [], "undecided": []}
@@ -198,8 +237,13 @@ def test_pages_say_what_the_kept_report_says(page):
 @pytest.mark.parametrize("page", WITHOUT_FIGURES, ids=lambda page: page.name)
 def test_no_figure_stands_beside_the_tables(page):
     assert page in pages_with_tables()
-    text = NO_FIGURE.sub("", figures.BLOCK.sub("", prose(page)))
+    text = without_settings(prose(page))
     assert [line for line in text.splitlines() if FIGURE.search(line)] == []
+
+
+@pytest.mark.parametrize("page", WITHOUT_CLAIMS, ids=lambda page: page.name)
+def test_no_page_claims_what_its_tables_do_not_say(page):
+    assert claims(prose(page)) == []
 
 
 @pytest.mark.parametrize(
@@ -209,3 +253,51 @@ def test_no_figure_stands_beside_the_tables(page):
 def test_such_a_figure_is_seen(figure):
     assert FIGURE.search(NO_FIGURE.sub("", f"Takes `1.5` on Spark 3.5 or 4: {figure}."))
     assert not FIGURE.search(NO_FIGURE.sub("", "Takes `1.5` on Spark 3.5 or 4 and 2 ranks."))
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        "It needs about 300 bytes for each pair of ranks",
+        "80 MB at 512 ranks",
+        "measure their hosts in about\n  two seconds",
+        "HDFS is slower than a local disk",
+        "the epoch that fills the cache takes longer",
+        "the same, some MB a second",
+        "several times as fast, and near it",
+        "on average within 1 of 255",
+        "some 40 seconds",
+        "that costs next to nothing a step",
+        "and it takes half of the processor time",
+        "takes about a fifth less processor time",
+        "in about two thirds of the time",
+        "in a fraction of the time that it took",
+        "the plan takes seconds on a laptop",
+        "within 10 % of the plan",
+        "losses within 1e-6",
+        "and neither slows it down",
+        "It takes microseconds",
+        "a call takes about 1.4 seconds",
+        "and a training goes on about a minute after",
+        "Reading is as fast for every seed",
+        "the loader was never slower than petastorm's",
+        "HDFS takes half a second to close one",
+        "reads 2,000 rows/s",
+    ],
+)
+def test_such_a_claim_is_seen(claim):
+    assert len(claims(f"First, {claim}.")) == 1
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "It waits for 30 seconds by default, and ten minutes at most.",
+        "Every ten seconds, or twice a second; the agents of a run look once a second.",
+        "The limit is 512 MiB, or a quarter of a rank's memory if that is less.",
+        "An image of 224 by 224 is 150 KB, and a parameter takes 4 bytes.",
+        "A restart waits for 5 seconds, then for half an hour; see [`takes 2 s`](about 2 s).",
+    ],
+)
+def test_a_setting_is_no_claim(setting):
+    assert claims(setting) == []
