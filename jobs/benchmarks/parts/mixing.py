@@ -29,7 +29,7 @@ LABELS, RANKS, BATCH_SIZE = 10, 8, 64
 DEFAULT = "as written by default"
 DEVIATION, SEEN, STEPS = "deviation", "labels in a batch", "batches"
 GOALS = {DEFAULT: (0, 0), "1,000 row groups": (1 / 1.2, 0.9)}
-"""For each table how many times as good as its peers' deviation and labels are to be; 0: no goal."""
+"""By table how many times as good as its peers the deviation and labels are to be; 0: no goal."""
 
 _Batches = Iterator[Any]  # For each step the labels [batch] of each rank.
 
