@@ -92,6 +92,7 @@ def test_each_side_of_a_part_gives_figures(report: Mapping[str, Any], part: str)
     # fail on a busy machine; then it says why.
     without = {"mixing": {"petastorm_batched"}, "launch": {"horovod.spark.run"}}.get(part, set())
     for case in found["cases"]:
+        assert {"ranks", "slots"} & set(case["facts"])
         for side, reason in case["unavailable"].items():
             assert side in without or reason.endswith("run python jobs/benchmark.py peers"), reason
         sides = {side for values in values_of(case).values() for side in values}

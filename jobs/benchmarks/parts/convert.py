@@ -58,7 +58,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
                 ours={side: partial(fresh, side) for side in (OURS, OURS_BY_SPARK)},
                 peers={PETASTORM: partial(fresh, PETASTORM)},
                 turns=arguments.repeat,
-                facts={"slots": SLOTS, "time": f"without imports; later: of {LATER} calls"},
+                facts={"slots": SLOTS, "time": f"without imports; later: median of {LATER}"},
             )
 
 

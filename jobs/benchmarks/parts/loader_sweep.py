@@ -64,7 +64,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
             peers=sides,
             turns=len(indices),
             turns_repeat=False,
-            facts={**FACTS, "table of each turn": told},
+            facts={**FACTS, "ranks": "one, of those of its turn", "table of each turn": told},
         )
 
 

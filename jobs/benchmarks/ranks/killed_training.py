@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 RANKS, BATCH = 2, 8
-FACTS = {"ranks": RANKS, "batch of a rank": BATCH, "global batch": RANKS * BATCH}
+BATCHES = {"batch of a rank": BATCH, "global batch": RANKS * BATCH}
+FACTS = {"ranks": RANKS, "scaling": "weak", **BATCHES}
 
 
 def training(*, under_ray: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:
