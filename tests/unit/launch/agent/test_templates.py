@@ -359,14 +359,13 @@ def test_an_end_is_seen_though_the_template_was_stopped(
     with started(1, torch) as (worker,):
         held, pid = template(), worker.pid
         stop(held.pid)
-        try:
-            os.kill(pid, signal.SIGKILL)
-            worker.await_exit()
-            monkeypatch.setattr(worker_process, "KILL_SECONDS", 0.1)
-            worker.kill()
-            assert worker.exit_code is None
-        finally:
-            os.kill(held.pid, signal.SIGCONT)
+        os.kill(pid, signal.SIGKILL)
+        worker.await_exit()
+        assert worker.exit_code is None
+        monkeypatch.setattr(worker_process, "KILL_SECONDS", 0.1)
+        worker.kill()
+        wait_for_end(held)  # It had no other worker.
+        assert worker.exit_code == -signal.SIGKILL
 
 
 def test_a_template_that_does_not_answer_is_left(
