@@ -12,8 +12,8 @@ runs in the environment that ``python jobs/benchmark.py peers`` makes.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ import psutil
 
 from benchmarks.peers.ray_train import under_ray
 from benchmarks.peers.spark_launchers import horovod_spark_run, torch_distributor
-from benchmarks.ranks.processes import answer_of
+from benchmarks.ranks.processes import last_line, module_command, module_environment
 from benchmarks.suite.case import Case, Figure
 from benchmarks.suite.options import Option
 from sparkdl_runner.jobs.spark.session import start_spark
@@ -34,12 +34,10 @@ from sparkdl_runner.launch.driver.calls.spares import end_spare_workers
 HELP = "from a call to its result, beside horovod.spark.run, TorchDistributor and Ray Train"
 RANKS = 2
 WITH_SPARES = ", spares"
-FIRST_CALL_TIMEOUT_SECONDS = 300
-SPARE_SECONDS = 300.0
-# How long spares may take to import torch, and how little they compute once they have.
-READY_TIMEOUT_SECONDS = 120.0
-LOOK_SECONDS = 0.5
-IDLE_SECONDS = 0.02
+FIRST_CALL_SECONDS, SPARE_SECONDS = 300.0, 300.0
+"""What a new process may take for one; how long a spare waits."""
+READY_SECONDS, LOOK_SECONDS, IDLE_SECONDS = 120.0, 0.5, 0.02
+"""How long spares may take to import torch, and how little they compute once they have."""
 FIRST, LATER, SPARES = 5.0, 5.5, 25.0
 """Goals of first calls, of later ones, and of these with spares, beside the faster peer."""
 
@@ -167,11 +165,11 @@ def _await_spares() -> None:
     Raises:
         TimeoutError: There are none, or they are not done with their imports.
     """
-    deadline = time.monotonic() + READY_TIMEOUT_SECONDS
+    deadline = time.monotonic() + READY_SECONDS
     spent, now = -1.0, 0.0
     while not now or now - spent > IDLE_SECONDS:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"no spares after {READY_TIMEOUT_SECONDS:g} s")
+            raise TimeoutError(f"no spares after {READY_SECONDS:g} s")
         spent = now
         time.sleep(LOOK_SECONDS)
         now = 0.0
@@ -182,14 +180,23 @@ def _await_spares() -> None:
 
 
 def _first_call(name: str) -> dict[str, float]:
-    """The same in a new process, which starts a session in which nothing has run."""
-    return answer_of("parts.launch", {"launcher": name}, most_seconds=FIRST_CALL_TIMEOUT_SECONDS)
+    """The same in a new process, which starts a session in which nothing has run.
+
+    Raises:
+        RuntimeError: It failed; with the last line of its errors.
+        subprocess.TimeoutExpired: It took too long.
+    """
+    command = module_command("parts.launch", name)
+    pipes: dict[str, Any] = {"capture_output": True, "text": True}
+    done = subprocess.run(command, env=module_environment(), timeout=FIRST_CALL_SECONDS, **pipes)
+    if done.returncode:
+        raise RuntimeError(last_line(done.stderr))
+    return {"call to result": float(done.stdout.splitlines()[-1])}
 
 
 if __name__ == "__main__":
-    launcher = json.loads(sys.argv[1])["launcher"]
-    LAUNCHERS[launcher]()
+    LAUNCHERS[sys.argv[1]]()
     session = start_spark("launch benchmark", slots=RANKS)
-    answer = _timed_call(launcher)
+    answer = _timed_call(sys.argv[1])
     session.stop()
-    print(json.dumps(answer))
+    print(answer["call to result"])
