@@ -107,7 +107,7 @@ def _case(samples: _Samples, loaders: list[str], turns: int) -> Case:
 
 @dataclass
 class _Samples:
-    """Images or texts in a folder, and in the format of each loader once it has been read."""
+    """Images or texts in a folder, and in the format of each loader once it has converted them."""
 
     kind: str
     rows: int
