@@ -11,9 +11,10 @@ LitData publishes, at a scale that fits.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,13 +36,21 @@ HELP = "images and texts, beside LitData, mosaicml-streaming, Hugging Face, torc
 OURS, FILES, LITDATA, MOSAIC = "ours", "files", "litdata", "mosaic"
 HUGGING_FACE, TORCHDATA = "hugging_face", "torchdata"
 LOADERS = {
+    "conversion": (OURS, LITDATA, MOSAIC),
     "disk": (OURS, FILES, LITDATA, MOSAIC),
     "s3": (OURS, LITDATA, MOSAIC),
-    "conversion": (OURS, LITDATA, MOSAIC),
     "text": (OURS, LITDATA, MOSAIC, HUGGING_FACE, TORCHDATA),
 }
-"""By case those that are measured."""
-READ, CONVERTED = ("first epoch", "second epoch", "of a core"), ("alone", "with start")
+"""By case those that are measured. A conversion comes first: the cases after it read it."""
+JOINED = "conversion and first epoch"
+CONVERTED, READ = ("alone", "with start"), ("first epoch", "second epoch", "of a core", JOINED)
+_TOLD = {
+    "with start": "imports, of ours also the start of Spark",
+    "first epoch": "without imports, with opening; both with the start and end of workers",
+    JOINED: "without imports and the start of Spark; if nothing is converted, the epoch alone",
+    HUGGING_FACE: "sleeps 5 s at the end of each shuffled epoch of a stream of Parquet",
+}
+"""What a reader must know of figures and sides."""
 JPEG, SIZE = (500, 375), 224
 """Pixels: width and height in a file, and of a side in a batch."""
 WORKERS, DELAY_SECONDS = 2, 0.02
@@ -51,39 +60,33 @@ _CHUNK_BYTES = 8 << 20
 _FOLDERS = ("DATA_OPTIMIZER_CACHE_FOLDER", "DATA_OPTIMIZER_DATA_CACHE_FOLDER", "HF_HOME")
 """Variables for what LitData and Hugging Face would leave elsewhere."""
 
-_PAUSE = "sleeps 5 s at the end of each shuffled epoch of a stream of Parquet"
 _ALL = (OURS, FILES, LITDATA, MOSAIC, HUGGING_FACE, TORCHDATA)
 OPTIONS = (
     Option("cases", list(LOADERS), choices=list(LOADERS)),
     Option("loaders", list(_ALL), quick=[OURS, FILES, HUGGING_FACE], choices=_ALL),
-    Option("images", 500, quick=60),
+    Option("images", 1500, quick=60),
     Option("texts", 100_000, quick=2000),
     Option("turns", 2, quick=1),
 )
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
-    """Images from the disk, from S3 and converted, and texts from the disk."""
-    for kind in arguments.cases:
-        # A conversion of few images would show what starting it costs.
-        images = arguments.images * (4 if kind == "conversion" else 1)
-        rows = arguments.texts if kind == "text" else images
-        with (
-            tempfile.TemporaryDirectory(prefix="benchmark-formats-") as folder,
-            object_store(DELAY_SECONDS) if kind == "s3" else nullcontext() as store,
-        ):
-            samples = _Samples(kind, rows, Path(folder), store)
-            samples.write()
-            loaders = [one for one in arguments.loaders if one in LOADERS[kind]]
-            yield _case(samples, loaders, arguments.turns)
+    """Images converted, from the disk and from S3, and texts from the disk."""
+    seconds: dict[Path, float] = {}
+    with tempfile.TemporaryDirectory(prefix="benchmark-formats-") as folder:
+        for kind in arguments.cases:
+            rows = arguments.texts if kind == "text" else arguments.images
+            with object_store(DELAY_SECONDS) if kind == "s3" else nullcontext() as store:
+                samples = _Samples(kind, rows, Path(folder), store, seconds)
+                samples.write()
+                loaders = [one for one in arguments.loaders if one in LOADERS[kind]]
+                yield _case(samples, loaders, arguments.turns)
 
 
 def _case(samples: _Samples, loaders: list[str], turns: int) -> Case:
-    measure, figures = samples.read, list(READ)
-    time = "after the imports; with the start and end of workers, the first epoch with opening"
-    if samples.kind == "conversion":
-        measure, figures = samples.convert, list(CONVERTED)
-        time = "with start: imports, of ours also the start of Spark"
+    measure = samples.convert if samples.kind == "conversion" else samples.read
+    # Putting a format there is not measured.
+    figures = {"conversion": CONVERTED, "s3": READ[:-1]}.get(samples.kind, READ)
     unit, what = ("rows/s", "texts") if samples.is_text else ("images/s", "{}x{}".format(*JPEG))
     return Case(
         name=f"{samples.rows} {what}, {samples.kind}",
@@ -92,35 +95,40 @@ def _case(samples: _Samples, loaders: list[str], turns: int) -> Case:
         peers={one: partial(measure, one) for one in loaders if one != OURS},
         turns=turns,
         # moto itself is asked in the warm-up alone. A single turn is but a try.
-        warm_ups=int(samples.kind == "s3" and turns > 1),
+        warm_ups=int(samples.store is not None and turns > 1),
         facts={
             "ranks": 1,
             "batch of a rank": samples.batch_size,
             "row group, chunk": f"{_CHUNK_BYTES >> 20} MiB",
-            "time": time,
-            **({HUGGING_FACE: _PAUSE} if samples.is_text else {}),
+            **{name: told for name, told in _TOLD.items() if name in (*figures, *loaders)},
         },
     )
 
 
 @dataclass
 class _Samples:
-    """Images or texts in a folder, and in the format of each loader once it has been read."""
+    """Images or texts in a folder, and in the format of each loader once it has converted them."""
 
     kind: str
     rows: int
     folder: Path
     store: ObjectStore | None
+    seconds: dict[Path, float]
+    """Of the last conversion into each folder, by all cases."""
     urls: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.is_text = self.kind == "text"
         self.batch_size = 1024 if self.is_text else 32
-        self.source = self.folder / FILES
+        self.folder /= "texts" if self.is_text else "images"
+        # Texts are there as what ours converts to.
+        self.source = self.folder / (OURS if self.is_text else FILES)
 
     def write(self) -> None:
-        """Writes the samples, which the sides then read or convert."""
-        self.source.mkdir()
+        """Writes the samples, which the sides then read or convert, unless they are there."""
+        if self.source.exists():
+            return
+        self.source.mkdir(parents=True)
         if self.is_text:
             _write_stories(self.source, self.rows)
             return
@@ -133,11 +141,10 @@ class _Samples:
         Raises:
             RuntimeError: The loader failed, or an epoch lacked samples.
         """
+        folder = self.folder / loader if loader in LOADERS["conversion"] else self.source
+        if not folder.exists():
+            self.convert(loader)
         if loader not in self.urls:
-            is_source = loader not in (LITDATA, MOSAIC, *([] if self.is_text else [OURS]))
-            folder = self.source if is_source else self.folder / loader
-            if not is_source:
-                self._convert(loader, folder)
             self.urls[loader] = self.store.upload(folder) if self.store else str(folder)
         with tempfile.TemporaryDirectory() as cache:
             ours: dict[str, Any] = {"batch_size": self.batch_size, "workers_count": WORKERS}
@@ -151,19 +158,21 @@ class _Samples:
         if [one["samples"] for one in epochs] != 2 * [self.rows]:
             raise RuntimeError(f"epochs of {[one['samples'] for one in epochs]} samples")
         of_a_core = sum(one["cpu_seconds"] for one in epochs) / 2
-        times = opened["seconds"] + epochs[0]["seconds"], epochs[1]["seconds"], of_a_core
-        return {name: self.rows / one for name, one in zip(READ, times, strict=True)}
+        first = opened["seconds"] + epochs[0]["seconds"]
+        joined = self.seconds.get(folder, 0.0) + first
+        return self._speeds(READ, first, epochs[1]["seconds"], of_a_core, joined)
 
     def convert(self, loader: str) -> dict[str, float]:
-        """Makes a loader's format once."""
-        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-            start, alone = self._convert(loader, Path(folder) / loader)
-        times = (alone["seconds"], start["seconds"] + alone["seconds"])
-        return {name: self.rows / one for name, one in zip(CONVERTED, times, strict=True)}
+        """Makes a loader's format anew."""
+        into = self.folder / loader
+        shutil.rmtree(into, ignore_errors=True)
+        more = {"source": str(self.source), "into": str(into), "chunk_bytes": _CHUNK_BYTES}
+        start, alone = self._stages(loader, f"to_{loader}", more)
+        self.seconds[into] = alone["seconds"]
+        return self._speeds(CONVERTED, alone["seconds"], start["seconds"] + alone["seconds"])
 
-    def _convert(self, loader: str, folder: Path) -> list[Answer]:
-        more = {"source": str(self.source), "into": str(folder), "chunk_bytes": _CHUNK_BYTES}
-        return self._stages(loader, f"to_{loader}", more)
+    def _speeds(self, names: Sequence[str], *seconds: float) -> dict[str, float]:
+        return {name: self.rows / one for name, one in zip(names, seconds, strict=True)}
 
     def _stages(self, loader: str, work: str, more: Mapping[str, Any]) -> list[Answer]:
         request = {"work": work, "rows": self.rows, "size": None if self.is_text else SIZE}

@@ -12,11 +12,11 @@ runs in the environment that ``python jobs/benchmark.py peers`` makes.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any
@@ -24,7 +24,8 @@ from typing import Any
 import psutil
 
 from benchmarks.peers.ray_train import under_ray
-from benchmarks.ranks.processes import answer_of
+from benchmarks.peers.spark_launchers import horovod_spark_run, torch_distributor
+from benchmarks.ranks.processes import last_line, module_command, module_environment
 from benchmarks.suite.case import Case, Figure
 from benchmarks.suite.options import Option
 from sparkdl_runner.jobs.spark.session import start_spark
@@ -33,22 +34,19 @@ from sparkdl_runner.launch.driver.calls.spares import end_spare_workers
 HELP = "from a call to its result, beside horovod.spark.run, TorchDistributor and Ray Train"
 RANKS = 2
 WITH_SPARES = ", spares"
-FIRST_CALL_TIMEOUT_SECONDS = 300
-SPARE_SECONDS = 300.0
-# How long spares may take to import torch, and how little they compute once they have.
-READY_TIMEOUT_SECONDS = 120.0
-LOOK_SECONDS = 0.5
-IDLE_SECONDS = 0.02
+FIRST_CALL_SECONDS, SPARE_SECONDS = 300.0, 300.0
+"""What a new process may take for one; how long a spare waits."""
+READY_SECONDS, LOOK_SECONDS, IDLE_SECONDS = 120.0, 0.5, 0.02
+"""How long spares may take to import torch, and how little they compute once they have."""
 FIRST, LATER, SPARES = 5.0, 5.5, 25.0
 """Goals of first calls, of later ones, and of these with spares, beside the faster peer."""
 
 Launcher = Callable[[], Any]
 
 
-# The work. Nested functions travel by value, so that no rank has to find this file. ------------
-
-
 def _work(library: str) -> Callable[[], float]:
+    """What a rank does. Nested functions travel by value, so that no rank has to find this file."""
+
     def allreduce() -> float:
         import torch
 
@@ -68,34 +66,14 @@ def _work(library: str) -> Callable[[], float]:
     return allreduce
 
 
-# The launchers. What they import is imported before the clock starts. --------------------------
-
-
 def _runner(library: str, ranks: int, spare_seconds: float) -> Launcher:
     from sparkdl_runner import DistributedRunner, HorovodRunner, RunConfig
 
     config = RunConfig(spare_seconds=spare_seconds)
-    runner: HorovodRunner | DistributedRunner
     if library == "horovod":
-        runner = HorovodRunner(np=ranks, run_config=config)
-    else:
-        runner = DistributedRunner(num_proc=ranks, backend=library, run_config=config)
-    return lambda: runner.run(_work(library))
-
-
-def _horovod_spark_run() -> Launcher:
-    import horovod.spark
-
-    # Its ranks' addresses are logged at every start unless it is told to be silent.
-    return lambda: horovod.spark.run(_work("horovod"), num_proc=RANKS, verbose=0)[0]
-
-
-def _torch_distributor() -> Launcher:
-    from pyspark.ml.torch.distributor import TorchDistributor
-
-    # It can be made only in a session.
-    options: dict[str, Any] = {"num_processes": RANKS, "local_mode": False, "use_gpu": False}
-    return lambda: TorchDistributor(**options).run(_work("torch"))
+        return partial(HorovodRunner(np=ranks, run_config=config).run, _work(library))
+    runner = DistributedRunner(num_proc=ranks, backend=library, run_config=config)
+    return partial(runner.run, _work(library))
 
 
 _RUNNERS = {"HorovodRunner": "horovod", "DistributedRunner(torch)": "torch"}
@@ -107,11 +85,12 @@ OURS: dict[str, Callable[[], Launcher]] = {
 }
 RAY = "TorchTrainer (Ray)"
 PEERS: dict[str, Callable[[], Launcher]] = {
-    "horovod.spark.run": cache(_horovod_spark_run),
-    "TorchDistributor": cache(_torch_distributor),
+    "horovod.spark.run": cache(partial(horovod_spark_run, RANKS, _work("horovod"))),
+    "TorchDistributor": cache(partial(torch_distributor, RANKS, _work("torch"))),
     RAY: cache(partial(under_ray, RANKS)),
 }
 LAUNCHERS = {**OURS, **PEERS}
+"""By name what makes a launcher, which imports what it needs: before the clock starts."""
 BY_DEFAULT = [one for one in LAUNCHERS if "this host" not in one]
 FIRST_BY_DEFAULT = ["HorovodRunner", "horovod.spark.run", "TorchDistributor"]
 
@@ -136,33 +115,22 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     firsts = [one for one in names if WITH_SPARES not in one and one != RAY]
     firsts = FIRST_BY_DEFAULT if names == BY_DEFAULT else firsts
     goals = dict.fromkeys(_RUNNERS, FIRST)
-    yield _case("first call in a session", _first_call, firsts, goals, arguments.first_calls)
+    yield _case("first call in a session", _first_call, firsts, goals, turns=arguments.first_calls)
     spark = start_spark("launch benchmark", slots=RANKS)
     goals = dict.fromkeys(_RUNNERS, LATER) | {one + WITH_SPARES: SPARES for one in _RUNNERS}
-    yield _case("later calls", _later_call, names, goals, arguments.repeat, 1)
+    yield _case("later calls", _later_call, names, goals, turns=arguments.repeat, warm_ups=1)
     spark.stop()
 
 
-def _case(
-    name: str,
-    call: Callable[[str], dict[str, float]],
-    launchers: Sequence[str],
-    goals: Mapping[str, float],
-    turns: int,
-    warm_ups: int = 0,
-) -> Case:
-    figure = Figure(unit="s", better="less", least_ratios=goals)
-    facts = {"ranks": RANKS, "time": "from a call in a session to its result"}
-    if RAY in launchers and call is _later_call:
-        facts["beside all"] = "Ray's idle processes, from its warm-up on"
+def _case(name: str, call: Any, launchers: list[str], goals: Any, **turns: Any) -> Case:
+    rays = {"beside all": "Ray's idle processes, from its warm-up on"} if RAY in launchers else {}
     return Case(
         name=name,
-        figures={"call to result": figure},
+        figures={"call to result": Figure(unit="s", better="less", least_ratios=goals)},
         ours={one: partial(call, one) for one in launchers if one in OURS},
         peers={one: partial(call, one) for one in launchers if one in PEERS},
-        turns=turns,
-        warm_ups=warm_ups,
-        facts=facts,
+        facts={"ranks": RANKS, "time": "from a call in a session to its result", **rays},
+        **turns,
     )
 
 
@@ -197,11 +165,11 @@ def _await_spares() -> None:
     Raises:
         TimeoutError: There are none, or they are not done with their imports.
     """
-    deadline = time.monotonic() + READY_TIMEOUT_SECONDS
+    deadline = time.monotonic() + READY_SECONDS
     spent, now = -1.0, 0.0
     while not now or now - spent > IDLE_SECONDS:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"no spares after {READY_TIMEOUT_SECONDS:g} s")
+            raise TimeoutError(f"no spares after {READY_SECONDS:g} s")
         spent = now
         time.sleep(LOOK_SECONDS)
         now = 0.0
@@ -212,14 +180,23 @@ def _await_spares() -> None:
 
 
 def _first_call(name: str) -> dict[str, float]:
-    """The same in a new process, which starts a session in which nothing has run."""
-    return answer_of("parts.launch", {"launcher": name}, most_seconds=FIRST_CALL_TIMEOUT_SECONDS)
+    """The same in a new process, which starts a session in which nothing has run.
+
+    Raises:
+        RuntimeError: It failed; with the last line of its errors.
+        subprocess.TimeoutExpired: It took too long.
+    """
+    command = module_command("parts.launch", name)
+    pipes: dict[str, Any] = {"capture_output": True, "text": True}
+    done = subprocess.run(command, env=module_environment(), timeout=FIRST_CALL_SECONDS, **pipes)
+    if done.returncode:
+        raise RuntimeError(last_line(done.stderr))
+    return {"call to result": float(done.stdout.splitlines()[-1])}
 
 
 if __name__ == "__main__":
-    launcher = json.loads(sys.argv[1])["launcher"]
-    LAUNCHERS[launcher]()
+    LAUNCHERS[sys.argv[1]]()
     session = start_spark("launch benchmark", slots=RANKS)
-    answer = _timed_call(launcher)
+    answer = _timed_call(sys.argv[1])
     session.stop()
-    print(json.dumps(answer))
+    print(answer["call to result"])

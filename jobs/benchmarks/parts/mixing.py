@@ -109,7 +109,7 @@ def _write(rows: int, groups: int, folder: Path) -> None:
 
 
 def _read(engine: str, shard: Shard) -> _Batches:
-    from benchmarks.ranks.loader_readers import ENGINES
+    from benchmarks.peers.table_readers import ENGINES
 
     loaders = [ENGINES[engine](replace(shard, rank=rank)) for rank in range(shard.ranks)]
     with warnings.catch_warnings():

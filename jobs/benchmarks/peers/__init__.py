@@ -1,1 +1,1 @@
-"""The peers beside which this package is measured."""
+"""What this package is measured beside, and how each is called: in some files beside ours."""

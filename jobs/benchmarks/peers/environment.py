@@ -26,10 +26,9 @@ def peers_python() -> str:
     Raises:
         FileNotFoundError: It has not been made, for these pins and this version of Python.
     """
-    python = _folder() / "bin" / "python"
     if not (_folder() / "done").exists():
         raise FileNotFoundError(f"its environment is not made; run {COMMAND}")
-    return str(python)
+    return str(_folder() / "bin" / "python")
 
 
 def make_environment() -> None:

@@ -42,40 +42,35 @@ def under_ray(
         text=True,
     )
 
-    def answer() -> float:
+    def launch() -> float:
+        print("go", file=process.stdin, flush=True)
         line = process.stdout.readline()  # type: ignore[union-attr]
         if not line:
             raise RuntimeError(f"Ray's process ended with exit code {process.wait()}")
         return float(line)
 
-    def launch() -> float:
-        print("go", file=process.stdin, flush=True)
-        return answer()
-
-    answer()
+    launch()  # The cluster, of no training.
     return launch
 
 
 def _serve(workers: int, given: dict[str, Any] | None, kills: int) -> None:
-    """Starts a training for each line of standard input, and answers by its sum."""
+    """Starts a training for each line of standard input but the first, and answers by its sum."""
     # What Ray prints is no answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
+    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     # Ray's older trainers take a processor for themselves.
-    ray.init(
-        num_cpus=workers + 1,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    ray.init(num_cpus=workers + 1, **quiet)
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "sum"
+        failures = FailureConfig(max_failures=kills)
+        sys.stdin.readline()
         print(0, file=answers, flush=True)
         for _ in sys.stdin:
             file.write_text("0")
@@ -84,9 +79,7 @@ def _serve(workers: int, given: dict[str, Any] | None, kills: int) -> None:
                 train_loop_config=given,
                 scaling_config=ScalingConfig(num_workers=workers),
                 torch_config=TorchConfig(backend="gloo"),
-                run_config=RunConfig(
-                    storage_path=folder, failure_config=FailureConfig(max_failures=kills)
-                ),
+                run_config=RunConfig(storage_path=folder, failure_config=failures),
             ).fit()
             print(float(file.read_text()), file=answers, flush=True)
 

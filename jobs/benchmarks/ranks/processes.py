@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -32,29 +30,6 @@ def module_environment() -> dict[str, str]:
     before = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     path = [str(JOBS), *map(os.path.abspath, before)]  # It may run in another folder.
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-
-
-def answer_of(
-    module: str, request: dict[str, Any], *, most_seconds: float | None = None
-) -> dict[str, Any]:
-    """Runs a module of this package in a process of its own, and reads its last line.
-
-    Raises:
-        RuntimeError: It failed; with the last line of its errors.
-        subprocess.TimeoutExpired: It took more than ``most_seconds``.
-    """
-    done = subprocess.run(
-        module_command(module, json.dumps(request)),
-        env=module_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=most_seconds,
-    )
-    if done.returncode:
-        raise RuntimeError(last_line(done.stderr))
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
 
 
 def in_fresh_processes(

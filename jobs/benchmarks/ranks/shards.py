@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.ranks.processes import in_fresh_processes
 from benchmarks.suite.case import Figure
-from benchmarks.tables.loader_tables import THREADS, Shard
+from benchmarks.tables.loader_tables import PETASTORM_ROWS, THREADS, Shard
 
 SPEED, BY_PROCESSOR = "speed", "by processor time"
 FIRST_BATCH, MEMORY = "first batch", "memory"
@@ -17,20 +17,24 @@ FIGURES = {
 }
 """Of all ranks together the rows by the clock and by a core's time, of the last rank the seconds
 until it has a batch, and of the largest what it takes beyond its imports."""
-FACTS = {"time": "from making a loader to its last batch, without imports", "threads": THREADS}
+FACTS = {
+    "time": "from making a loader to its last batch, without imports",
+    "threads": THREADS,
+    "petastorm": f"shuffles among {PETASTORM_ROWS:,} rows; by default, which is faster, among none",
+}
 _NOT_BY_PETASTORM = ("ragged", "string")
 """Tables of lists and texts, of which it makes no tensors."""
-PRELOADED = ("benchmarks.ranks.loader_readers", "petastorm.pytorch")
+PRELOADED = ("benchmarks.peers.table_readers", "petastorm.pytorch")
 
 
 def measured(engine: str, *shards: Shard) -> dict[str, float]:
     """Reads shards of a table with fresh loaders in fresh processes, all at the same time.
 
     Returns:
-        A number for each of ``FIGURES``; none where the engine, of ``loader_readers.ENGINES``, does
+        A number for each of ``FIGURES``; none where the engine, of ``table_readers.ENGINES``, does
         not read such a table, or finds nothing in these shards.
     """
-    from benchmarks.ranks.loader_readers import read  # It imports what only readers need.
+    from benchmarks.peers.table_readers import read  # It imports what only readers need.
 
     if engine == "petastorm_batched" and shards[0].table in _NOT_BY_PETASTORM:
         return {}

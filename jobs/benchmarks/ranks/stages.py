@@ -41,7 +41,7 @@ def in_stages(
         errors = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in requests]
         processes = [
             subprocess.Popen(
-                module_command("ranks.sample_readers", json.dumps(request), python=python),
+                module_command("peers.sample_readers", json.dumps(request), python=python),
                 env=variables,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from benchmarks.parts import loader, loader_sweep
-from benchmarks.ranks import loader_readers
+from benchmarks.peers import table_readers
 from benchmarks.ranks.shards import BY_PROCESSOR, FIGURES, FIRST_BATCH, SPEED
 from benchmarks.suite.report import case_report
 from benchmarks.suite.turns import run
@@ -56,7 +56,7 @@ def test_ours_and_the_loop_by_hand_read_every_row_of_all_shards_once(
     assert [pq.ParquetFile(file).num_row_groups for file in files] == [groups] * 2
     for engine in ("arrow", "naive"):
         read = [
-            loader_readers.read(
+            table_readers.read(
                 engine,
                 Shard(
                     table=kind,
@@ -77,7 +77,7 @@ def test_the_loop_by_hand_shuffles_each_row_group_and_loses_no_value(tmp_path):
     write_table("int", tmp_path, rows=40, files=2)
     order = torch.randperm(20)
     column = pq.read_table(sorted(tmp_path.glob("*.parquet"))[0]).column("user").combine_chunks()
-    shuffled = loader_readers._shuffled("int", column, order)
+    shuffled = table_readers._shuffled("int", column, order)
     assert shuffled.tolist() == [column[at].as_py() for at in order.tolist()]
 
 

@@ -1,4 +1,4 @@
-"""The ways to read a shard that are measured beside each other, ours among them.
+"""The ways to read a shard of a table that are measured beside each other, ours among them.
 
 Each runs in a process of its own, forked from one that has made all imports, as a training has, and
 has read nothing: so they share no memory, cache or thread.
@@ -24,11 +24,10 @@ import torch
 import sparkdl_runner.data.batches.device  # noqa: F401  Imported late, which should not count.
 from benchmarks.ranks.processes import await_others
 from benchmarks.ranks.stages import status_bytes
-from benchmarks.tables.loader_tables import THREADS, Shard
+from benchmarks.tables.loader_tables import PETASTORM_ROWS, THREADS, Shard
 from sparkdl_runner.data.batches.loader import ArrowLoader
 from sparkdl_runner.data.dataset.manifest import Manifest
 
-QUEUE_ROWS = 50_000  # Among which petastorm shuffles.
 _Batches = Iterator[Mapping[str, Any]]
 
 
@@ -78,27 +77,25 @@ def _arrow(shard: Shard) -> _Batches:
 
 
 def _petastorm(shard: Shard) -> _Batches:
+    # These were imported before the process was forked: see PRELOADED in shards.py.
     from petastorm import make_batch_reader
     from petastorm.errors import NoDataAvailableError
     from petastorm.pytorch import BatchedDataLoader
 
-    def batches() -> _Batches:
-        try:
-            reader = make_batch_reader(
-                [f"file://{path}" for path in sorted(Path(shard.folder).glob("*.parquet"))],
-                cur_shard=shard.rank,
-                shard_count=shard.ranks,
-                seed=shard.seed,
-                shuffle_row_groups=shard.shuffle,
-                workers_count=THREADS,
-            )
-        except NoDataAvailableError:
-            return  # It cuts no row groups: with fewer of them than ranks, some have nothing.
-        queue = {"shuffling_queue_capacity": QUEUE_ROWS if shard.shuffle else 0}
-        with BatchedDataLoader(reader, shard.batch_size, **queue) as loader:
-            yield from loader
-
-    return batches()
+    try:
+        reader = make_batch_reader(
+            [f"file://{path}" for path in sorted(Path(shard.folder).glob("*.parquet"))],
+            cur_shard=shard.rank,
+            shard_count=shard.ranks,
+            seed=shard.seed,
+            shuffle_row_groups=shard.shuffle,
+            workers_count=THREADS,
+        )
+    except NoDataAvailableError:
+        return  # It cuts no row groups: with fewer of them than ranks, some have nothing.
+    queue = {"shuffling_queue_capacity": PETASTORM_ROWS if shard.shuffle else 0}
+    with BatchedDataLoader(reader, shard.batch_size, **queue) as loader:
+        yield from loader
 
 
 def _naive(shard: Shard) -> _Batches:

@@ -1,14 +1,13 @@
 """Reads images, texts or tables with one loader, epoch by epoch, or converts them for it.
 
 All give batches of the same size in random order, images as uint8 ``[batch, size, size, 3]``. What
-is of other formats runs in the environment of the peers.
+is of other formats runs in the environment of the peers. All imports are made in the first stage.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,30 +43,34 @@ def _files(request: _Request) -> _Stages:
     """One file for each image, as torchvision's ImageFolder has them."""
     from torch.utils.data import DataLoader, Dataset
 
+    decoded = _decoder(request)
+
     class Files(Dataset):
         def __len__(self) -> int:
             return int(request["rows"])
 
-        def __getitem__(self, row: int) -> dict[str, Any]:
+        def __getitem__(self, row: int) -> Any:
             encoded = Path(request["url"], f"{row:06}.jpg").read_bytes()
-            return _decoded(request["size"], {"image": encoded, "label": row})
+            return decoded({"image": encoded, "label": row})
 
     yield ()
     yield from _epochs(request, DataLoader, Files(), shuffle=True)
 
 
 def _mosaic(request: _Request) -> _Stages:
-    operators = _torchvisions_operators()  # noqa: F841  They go with it.
+    _define_torchvisions_operators()
     from streaming import StreamingDataset
     from torch.utils.data import DataLoader
 
-    class Samples(StreamingDataset):
-        def __getitem__(self, row: int) -> dict[str, Any]:
-            return _decoded(request["size"], super().__getitem__(row))
+    decoded = _decoder(request)
+
+    class Images(StreamingDataset):
+        def __getitem__(self, row: int) -> Any:
+            return decoded(super().__getitem__(row))
 
     yield ()
     is_far = request["url"].startswith("s3:")
-    dataset = (Samples if request["size"] else StreamingDataset)(
+    dataset = (Images if decoded else StreamingDataset)(
         remote=request["url"] if is_far else None,
         local=request["cache"] if is_far else request["url"],
         batch_size=request["batch_size"],
@@ -77,16 +80,15 @@ def _mosaic(request: _Request) -> _Stages:
 
 
 def _litdata(request: _Request) -> _Stages:
+    import pyarrow  # noqa: F401  Its workers, forked from here, import it.
     from litdata import StreamingDataLoader, StreamingDataset
     from litdata.streaming import downloader
 
     # It would refuse the server here, which has no TLS.
     downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = "true"
+    more = {"cache_dir": request["cache"], "transform": _decoder(request)}
     yield ()
-    transform = partial(_decoded, request["size"]) if request["size"] else None
-    dataset = StreamingDataset(
-        request["url"], cache_dir=request["cache"], shuffle=True, transform=transform
-    )
+    dataset = StreamingDataset(request["url"], shuffle=True, **more)
     yield from _epochs(request, StreamingDataLoader, dataset)
 
 
@@ -120,18 +122,29 @@ def _rows(batch: dict[str, Any]) -> int:
     return len(next(iter(batch.values())))
 
 
-def _decoded(size: int, sample: dict[str, Any]) -> dict[str, Any]:
-    """A sample with its image decoded, by a function written by hand."""
+def _decoder(request: _Request) -> Any:
+    """What decodes a sample's image, by hand; None for texts.
+
+    Workers are forked from this process: what it imports here, none of them imports on the clock.
+    """
+    if not (size := request["size"]):
+        return None
     import numpy as np
     import torch
     from PIL import Image
 
-    image = Image.open(io.BytesIO(sample["image"])).convert("RGB")
-    pixels = np.array(image.resize((size, size), Image.Resampling.BILINEAR))
-    return {**sample, "image": torch.from_numpy(pixels)}
+    Image.preinit()
+
+    def decoded(sample: dict[str, Any]) -> dict[str, Any]:
+        image = Image.open(io.BytesIO(sample["image"])).convert("RGB")
+        pixels = np.array(image.resize((size, size), Image.Resampling.BILINEAR))
+        return {**sample, "image": torch.from_numpy(pixels)}
+
+    return decoded
 
 
 def _to_ours(request: _Request) -> _Stages:
+    import pandas  # noqa: F401
     from pyspark.sql import functions
 
     from sparkdl_runner.data import write_conversion
@@ -148,11 +161,15 @@ def _to_ours(request: _Request) -> _Stages:
 
 
 def _to_mosaic(request: _Request) -> _Stages:
-    operators = _torchvisions_operators()  # noqa: F841
+    _define_torchvisions_operators()
     from streaming import MDSWriter
 
+    columns = {"image": "bytes", "label": "int"}
+    if request["size"] is None:
+        import pyarrow.parquet  # noqa: F401  For _samples, so that it is not on the clock.
+
+        columns = {"text": "str"}
     yield ()
-    columns = {"text": "str"} if request["size"] is None else {"image": "bytes", "label": "int"}
     chunk_bytes = request["chunk_bytes"]
     with MDSWriter(out=request["into"], columns=columns, size_limit=chunk_bytes) as writer:
         for path in _sources(request):
@@ -185,15 +202,14 @@ def _samples(path: str) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _torchvisions_operators() -> Any:
+def _define_torchvisions_operators() -> None:
     """Lets torchvision be imported beside a torch without CUDA, where its library does not load."""
     import torch
 
-    library = torch.library.Library("torchvision", "FRAGMENT")
+    schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
     for name in ("nms", "qnms"):
         if not hasattr(torch.ops.torchvision, name):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    return library
+            torch.library.define(f"torchvision::{name}", schema)
 
 
 if __name__ == "__main__":
