@@ -23,6 +23,7 @@ from benchmarks.tables.loader_tables import TABLES, Shard, write_table
 
 HELP = "batches, and the worst seed, beside petastorm's loader"
 FILES, BATCH_SIZE = 8, 1024
+PEERS = ("petastorm_batched", "petastorm_unmixed", "naive")
 
 OPTIONS = (
     Option("tables", ["array", "scalar"], choices=list(TABLES)),
@@ -54,7 +55,7 @@ def _engines(table: str, folder: str, arguments: argparse.Namespace) -> Case:
         name=table,
         figures=FIGURES,
         ours={"arrow": partial(measured, "arrow", *shards)},
-        peers={one: partial(measured, one, *shards) for one in ("petastorm_batched", "naive")},
+        peers={one: partial(measured, one, *shards) for one in PEERS},
         limits={"decode_only": partial(measured, "decode_only", *shards)},
         turns=arguments.repeat,
         facts={

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.ranks.shards import FACTS
 from benchmarks.suite.case import Case, Figure
 from benchmarks.suite.options import Option
 from benchmarks.tables.loader_tables import Shard, write_files
@@ -75,6 +76,7 @@ def _case(name: str, folder: str, rows: int, turns: int) -> Case:
         turns_repeat=False,
         facts={
             "ranks": RANKS,
+            "petastorm": FACTS["petastorm"],
             "processes": "one, in which the ranks' loaders take turns",
             "scaling": "strong",
             "batch of a rank": BATCH_SIZE,

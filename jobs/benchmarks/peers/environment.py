@@ -53,7 +53,7 @@ def peers_versions() -> dict[str, str]:
     """The versions of the peers there; none if it is not made."""
     packages = [str(one) for one in _folder().glob("lib/python*/site-packages")]
     found = {one.metadata["Name"]: one.version for one in metadata.distributions(path=packages)}
-    names = (*(one.partition("[")[0] for one in _PEERS), "mosaicml-streaming")
+    names = (*(one.partition("[")[0] for one in _PEERS), "mosaicml-streaming", "pyarrow", "numpy")
     return {f"{name} of the peers": found[name] for name in names if name in found}
 
 

@@ -10,6 +10,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ def _arrow(shard: Shard) -> _Batches:
         yield from loader
 
 
-def _petastorm(shard: Shard) -> _Batches:
+def _petastorm(shard: Shard, *, mixes_groups: bool = True) -> _Batches:
     # These were imported before the process was forked: see PRELOADED in shards.py.
     from petastorm import make_batch_reader
     from petastorm.errors import NoDataAvailableError
@@ -89,12 +90,13 @@ def _petastorm(shard: Shard) -> _Batches:
             shard_count=shard.ranks,
             seed=shard.seed,
             shuffle_row_groups=shard.shuffle,
+            shuffle_rows=shard.shuffle and not mixes_groups,
             workers_count=THREADS,
         )
     except NoDataAvailableError:
         return  # It cuts no row groups: with fewer of them than ranks, some have nothing.
-    queue = {"shuffling_queue_capacity": PETASTORM_ROWS if shard.shuffle else 0}
-    with BatchedDataLoader(reader, shard.batch_size, **queue) as loader:
+    queue = PETASTORM_ROWS if shard.shuffle and mixes_groups else 0
+    with BatchedDataLoader(reader, shard.batch_size, shuffling_queue_capacity=queue) as loader:
         yield from loader
 
 
@@ -181,6 +183,7 @@ def _decode_only(shard: Shard) -> _Batches:
 ENGINES: dict[str, Callable[[Shard], _Batches]] = {
     "arrow": _arrow,
     "petastorm_batched": _petastorm,
+    "petastorm_unmixed": partial(_petastorm, mixes_groups=False),
     "naive": _naive,
     "decode_only": _decode_only,
 }

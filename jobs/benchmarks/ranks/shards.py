@@ -20,7 +20,8 @@ until it has a batch, and of the largest what it takes beyond its imports."""
 FACTS = {
     "time": "from making a loader to its last batch, without imports",
     "threads": THREADS,
-    "petastorm": f"shuffles among {PETASTORM_ROWS:,} rows; by default, which is faster, among none",
+    "petastorm": f"shuffles among {PETASTORM_ROWS:,} rows; by default none, which is faster",
+    "petastorm_unmixed": "shuffles the rows of each row group among themselves, as naive does",
 }
 _NOT_BY_PETASTORM = ("ragged", "string")
 """Tables of lists and texts, of which it makes no tensors."""
@@ -36,7 +37,7 @@ def measured(engine: str, *shards: Shard) -> dict[str, float]:
     """
     from benchmarks.peers.table_readers import read  # It imports what only readers need.
 
-    if engine == "petastorm_batched" and shards[0].table in _NOT_BY_PETASTORM:
+    if engine.startswith("petastorm") and shards[0].table in _NOT_BY_PETASTORM:
         return {}
     found = in_fresh_processes(read, [(engine, one) for one in shards], preloaded=PRELOADED)
     rows, seconds, cpu_seconds, first, memory = zip(*found, strict=True)

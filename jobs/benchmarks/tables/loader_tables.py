@@ -15,7 +15,8 @@ GROUP_BYTES = 32 << 20
 THREADS = 2  # That decode for a rank, whatever reads.
 PETASTORM_ROWS = 50_000
 """Among which petastorm shuffles, wherever rows are shuffled. By default it leaves those of a row
-group in their order. Its ``shuffle_rows`` is faster than this queue, but mixes no row groups."""
+group in their order. Its ``shuffle_rows`` can be faster than this queue, but mixes no row groups:
+that is ``petastorm_unmixed``."""
 _Parts = Iterable[tuple[pa.Table, int]]
 
 
