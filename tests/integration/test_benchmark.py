@@ -198,9 +198,8 @@ def test_allreduce_measures_each_size_in_the_same_ranks(report: Mapping[str, Any
     ]
     for name, case in cases.items():
         sides = values_of(case)["bus bandwidth"]
-        assert set(sides) == {"sparkdl-runner run", peers[name.split(",")[0]]}
+        assert set(sides) == {"sparkdl-runner run", peers[name.split(",")[0]], "memcpy"}
         assert all(0 < one < 1000 for (one,) in sides.values())
-        assert case["facts"]["memcpy (GB/s)"] > 0
 
 
 def test_tracking_loses_no_metric(report: Mapping[str, Any]) -> None:
@@ -215,7 +214,7 @@ def test_tracking_loses_no_metric(report: Mapping[str, Any]) -> None:
 def test_loader_measures_every_engine(report: Mapping[str, Any]) -> None:
     *tables, seeds = cases_of(report, "loader").values()
     assert set(seeds["figures"]["first batch"]["sides"]) == {"arrow", "petastorm_batched"}
-    peers = {"petastorm_batched", "naive"}
+    peers = {"petastorm_batched", "petastorm_unmixed", "naive"}
     for case in tables:
         assert not case["missed"]
         figure = case["figures"]["speed"]

@@ -125,6 +125,7 @@ def _cases_of_a_session(
             name="no fault, after all of these",
             figures={"right": RIGHT},
             ours={one: partial(healthy_run, one) for one in arguments.backends},
+            facts={"ranks": RANKS},
         )
     spark.stop()
 

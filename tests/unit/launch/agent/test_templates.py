@@ -264,10 +264,12 @@ def test_what_an_import_prints_each_worker_prints(torch: Path) -> None:
 
 def test_a_fork_that_fails_ends_that_worker_alone(torch: Path) -> None:
     torch.write_text(
-        "import os\nforks = [os.fork] * 3\n"  # One is a trial.
+        "import os\nreal, template, forks = os.fork, os.getpid(), [1, 2, 3]\n"  # One is a trial.
         "def fork():\n"
-        "    if not forks: raise BlockingIOError(11, 'too many processes')\n"
-        "    return forks.pop()()\n"
+        "    if os.getpid() == template:\n"  # Workers fork their guards.
+        "        if not forks: raise BlockingIOError(11, 'too many processes')\n"
+        "        forks.pop()\n"
+        "    return real()\n"
         "os.fork = fork\nraise ImportError\n"
     )
     with started(3, torch) as (one, other, third):
