@@ -92,8 +92,9 @@ class Replicas:
             turn = self._turns.setdefault((model, step), {})
             turn[world.rank] = list(told["sums"])
             if len(turn) < world.size:
-                while len(self._turns) > MOST_TURNS:
-                    del self._turns[next(iter(self._turns))]
+                if len(self._turns) > MOST_TURNS:
+                    # The oldest stay too: one that has not joined the others may be far behind.
+                    del self._turns[list(self._turns)[MOST_TURNS // 2]]
                 return None
             del self._turns[model, step]
             if self._has_differed:

@@ -101,6 +101,26 @@ def test_a_rank_that_never_tells_keeps_nobody_waiting_and_no_memory():
     assert len(of_all._turns) <= MOST_TURNS + 1
 
 
+def test_a_rank_that_is_far_behind_is_compared_at_its_first_step():
+    of_all = Replicas()
+    for step in range(2, 10_000, 100):
+        for world in WORLDS[:3]:
+            assert of_all.compare(world, told(step)) is None
+    world, text = of_all.compare(WORLDS[3], told(2, (1, 2, 3, 4, 6)))
+    assert world == WORLDS[3]
+    assert "at step 2 it differs in c." in text
+
+
+def test_a_rank_that_begins_to_tell_late_is_compared_where_all_are():
+    of_all = Replicas()
+    for step in range(2, 10_000, 100):
+        for world in WORLDS[:3]:
+            assert of_all.compare(world, told(step)) is None
+        if 5_000 < step < 9_000:
+            assert of_all.compare(WORLDS[3], told(step)) is None
+    assert of_all.compare(WORLDS[3], told(9_902, (1, 2, 3, 4, 6))) is not None
+
+
 @given(st.lists(st.integers(0, 2), min_size=3, max_size=8))
 def test_who_is_named_is_never_with_most(values):
     different = differences(
