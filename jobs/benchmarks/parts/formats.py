@@ -50,7 +50,7 @@ _TOLD = {
     JOINED: "without imports and the start of Spark; if nothing is converted, the epoch alone",
     HUGGING_FACE: "sleeps 5 s at the end of each shuffled epoch of a stream of Parquet",
 }
-"""What a reader must know of figures and sides."""
+"""Notes on figures and sides, by their name, for the facts of a case."""
 JPEG, SIZE = (500, 375), 224
 """Pixels: width and height in a file, and of a side in a batch."""
 WORKERS, DELAY_SECONDS = 2, 0.02

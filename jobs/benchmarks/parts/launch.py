@@ -35,7 +35,7 @@ HELP = "from a call to its result, beside horovod.spark.run, TorchDistributor an
 RANKS = 2
 WITH_SPARES = ", spares"
 FIRST_CALL_SECONDS, SPARE_SECONDS = 300.0, 300.0
-"""What a new process may take for one; how long a spare waits."""
+"""The limit of a first call, with its process; and how long a spare waits for a call."""
 READY_SECONDS, LOOK_SECONDS, IDLE_SECONDS = 120.0, 0.5, 0.02
 """How long spares may take to import torch, and how little they compute once they have."""
 FIRST, LATER, SPARES = 5.0, 5.5, 25.0
@@ -45,7 +45,7 @@ Launcher = Callable[[], Any]
 
 
 def _work(library: str) -> Callable[[], float]:
-    """What a rank does. Nested functions travel by value, so that no rank has to find this file."""
+    """Makes the function of a rank. A nested one travels by value: no rank needs this file."""
 
     def allreduce() -> float:
         import torch

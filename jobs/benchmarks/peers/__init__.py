@@ -1,1 +1,1 @@
-"""What this package is measured beside, and how each is called: in some files beside ours."""
+"""Calls the libraries that this package is compared with. Two files call this package as well."""

@@ -123,7 +123,7 @@ def _rows(batch: dict[str, Any]) -> int:
 
 
 def _decoder(request: _Request) -> Any:
-    """What decodes a sample's image, by hand; None for texts.
+    """Returns a function that decodes the image of a sample by hand; None for texts.
 
     Workers are forked from this process: what it imports here, none of them imports on the clock.
     """

@@ -15,8 +15,8 @@ import psutil
 
 from sparkdl_runner.base.cores import usable_cores
 
-_OURS = ("sparkdl-runner", "pyspark", "torch", "horovod", "pyarrow", "petastorm", "mlflow")
-_PACKAGES = (*_OURS, "numpy", "pandas", "pillow", "scikit-learn")
+_PACKAGES = ["sparkdl-runner", "pyspark", "torch", "horovod", "pyarrow", "petastorm", "mlflow"]
+_PACKAGES += ["numpy", "pandas", "pillow", "scikit-learn"]
 
 
 @functools.cache

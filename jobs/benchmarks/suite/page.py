@@ -38,9 +38,9 @@ def _body(report: Mapping[str, Any], old: Mapping[str, Any] | None) -> Iterator[
         yield f"<h2>Beside {old['date']}</h2><pre>{table}</pre>"
     for name, part in report["parts"].items():
         facts = {}
-        if old := part.get("from"):
-            facts = {"command": old["command"], "date": old["date"], **old["machine"]}
-            facts |= {"commit": old["versions"].get("commit")}
+        if origin := part.get("from"):
+            facts = {"command": origin["command"], "date": origin["date"], **origin["machine"]}
+            facts |= {"commit": origin["versions"].get("commit")}
         yield f"<h2>{html.escape(name)}</h2><p class=facts>{_facts(part['settings'] | facts)}</p>"
         if "unavailable" in part:
             yield f"<p>No more figures: {html.escape(part['unavailable'])}</p>"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.suite import statistics
 
 from docs_blocks import ROOT, prose
 
@@ -65,7 +66,7 @@ def without_settings(text: str) -> str:
 
 
 def claims(text: str) -> list[str]:
-    """What reads like a measurement, each with the words around it; lines do not divide it."""
+    """Finds words that tell of a measurement, also across lines, with the words around them."""
     words = " ".join(without_settings(text).split())
     return [words[max(0, one.start() - 40) : one.end() + 40] for one in CLAIM.finditer(words)]
 
@@ -151,6 +152,7 @@ def test_the_first_measurement_stands_beside_warm_ones(report):
 
 
 def test_few_turns_are_no_interval(report):
+    assert figures.LEAST_PAIRS == statistics.LEAST_PAIRS
     case = report["parts"]["launch"]["cases"][0]
     case["figures"]["call to result"]["ratios"]["HorovodRunner"]["horovod.spark.run"]["pairs"] = 5
     assert "5.02 (4.8 to 5.31 in 5 turns), worst 3.2: h" in made("launch / calls", report)[2]
